@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does the engine answer on a GPU as it does on the CPU? Asks both the same questions at temperature 0, and says how many
-answers differ, and from which word on. Loopback only; both services are stopped afterwards.
+"""Compares the engine's answers on a GPU with those on the CPU. Both get the same questions at temperature 0; reports how
+many answers differ, and from which word on. Loopback only; both services are stopped afterwards.
 
     python3 bench/agreement.py --model PATH [--binary PATH] [--questions 100]
 """
@@ -29,7 +29,7 @@ MAX_TOKENS = 64
 def main() -> int:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum")
+    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum")
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--questions", type=int, default=100)
     arguments = parser.parse_args()
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def ask_all(contender: Embedded, asked: list[prompts.Chat]) -> list[str]:
-    """One after the other: what is computed together changes how it is rounded."""
+    """Sequentially, because batching changes the rounding."""
     contender.install()
     with responding(contender, 1) as (_tree, server, _seconds):
         return [chats.ask(server, chat).text for chat in asked]

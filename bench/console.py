@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long does the console take for its pages over ten million recorded requests and ten thousand keys?
+"""Measures the console's pages over ten million recorded requests and ten thousand keys.
 
 Fills a database with `crates/store/examples/fill.rs`, serves it, signs in as an administrator, and requests each page
 repeatedly over one connection. Loopback only; everything is removed afterwards.
@@ -57,7 +57,7 @@ PAGES = (
     ("Requests that failed", "/requests?status=502"),
     ("Requests with a status that no request has", "/requests?status=413"),
     ("Requests of a minute or longer, of which there are none", "/requests?slower=60000"),
-    ("Audit log, searched for what is not there", "/audit?subject=nothing+like+this"),
+    ("Audit log, searched without a match", "/audit?subject=nothing+like+this"),
 )
 
 
@@ -134,8 +134,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on the console is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "dist/adriaticum").resolve()
-    arguments.fill = (target / "dist/examples/fill").resolve()
+    arguments.binary = (target / "release/adriaticum").resolve()
+    arguments.fill = (target / "release/examples/fill").resolve()
     return arguments
 
 

@@ -2,7 +2,7 @@
 of ik_llama.cpp.
 
 All use the same model file and listen on loopback only. The other servers are built for this machine (`llama_build`), with
-16 slots, as many as there are callers; llama.cpp's also comes from a wheel that works on any machine, with default settings.
+16 slots, one for each caller. llama.cpp's is also measured from a wheel for any machine, with default settings.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STEP_COUNTERS = ("generating_steps", "slow_generating_steps")
 
 @dataclass(frozen=True)
 class Steps:
-    """Of the engine, in which somebody generated."""
+    """The engine's steps in which at least one request generated."""
 
     all: int
-    slow: int  # more than 0.25 s, for which everyone who generates waits
+    slow: int  # longer than 0.25 s; all generating requests wait for them
 
     def __sub__(self, before: Steps) -> Steps:
         return Steps(self.all - before.all, self.slow - before.slow)
@@ -47,7 +47,7 @@ class Embedded(Adriaticum):
     model: Path
     gpu: str = "auto"
 
-    setup = "the whole service: key looked up, a durable row before each response, the engine in a process of its own"
+    setup = "the whole service: key looked up, a durable row before each response, the engine in a separate process"
     start_seconds = START_SECONDS
     known_fault: ClassVar[None] = None  # no fault is retried
 
@@ -87,7 +87,7 @@ class LlamaCpp(Peer):
         raise NotImplementedError
 
     def slots(self) -> int:
-        """Requests that it processes at a time. The server must be running."""
+        """The number of requests that it processes at a time. The server must be running."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/props", timeout=10) as response:
             return json.load(response)["total_slots"]
 
@@ -169,14 +169,14 @@ Contender = Embedded | LlamaCpp
 
 
 def _output(command: list[str]) -> str:
-    """The output of the program, whatever its exit code."""
+    """The output of the program; its exit code is ignored."""
     try:
         return subprocess.run(
             command, timeout=PROBE_SECONDS, text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed(f"{Path(command[0]).name} did not say what it is:\n{error}") from error
+        raise Failed(f"{Path(command[0]).name} did not print its version:\n{error}") from error
 
 
 def _features(said: str) -> str:

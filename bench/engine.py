@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast is our service with its embedded model, compared with the servers of llama.cpp and ik_llama.cpp?
+"""Compares the speed of our service and its embedded model with the servers of llama.cpp and ik_llama.cpp.
 
 In each repetition the contenders take turns: each is started, gets the same chats as the others, and is stopped before
 the next one starts. Loopback only. All processes are stopped afterwards, also after Ctrl-C. The tables go to standard
@@ -45,7 +45,7 @@ FETCH_SECONDS = 1800
 RETRY_BACKOFF_SECONDS = 0.02
 BUSY_SECONDS = 300
 ABOUT = (
-    "Ours ÷ the best of the other servers, under the same load, medians; and what ours makes. Models are named by "
+    "Ours ÷ the best of the other servers, under the same load, medians; and our own figure. Models are named by "
     "`model = …`; those of a size (`0.5b`, `8b`) have its shape and random weights, in Q4_K_M. "
     "`python3 bench/engine.py --model FILE|SHAPE --llama-source … --ik-source … --results bench/RESULTS.md` adds a row."
 )
@@ -101,7 +101,7 @@ def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     names = list(dict.fromkeys(scenario.name for scenario in prompts.SCENARIOS))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
+    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
     shapes_known = ", ".join(shapes.SHAPES)
     parser.add_argument("--model", help=f"a GGUF file, or a size with random weights: {shapes_known} (the default model)")
     parser.add_argument("--llama-source", type=Path, help="a checkout of llama.cpp, whose server is built and compared")
@@ -262,7 +262,7 @@ def take_turn(record: Record, repetition: int, scenarios: list[tuple[prompts.Sce
 
 @contextlib.contextmanager
 def busy_process() -> Iterator[None]:
-    """A process that computes all the time, with the same priority as everyone else. Ends by itself if we do not."""
+    """A process that computes all the time, at normal priority. It also ends after `BUSY_SECONDS`."""
     loop = f"import time\nend = time.monotonic() + {BUSY_SECONDS}\nwhile time.monotonic() < end: pass"
     with subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.DEVNULL) as process:
         try:
@@ -275,10 +275,10 @@ def busy_process() -> Iterator[None]:
 
 
 def cpu_features() -> str:
-    """What kernels choose their instructions by."""
+    """The CPU features by which kernels choose their instructions."""
     flags = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    told = ("avx2", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
-    found = [flag for flag in (flags[1].split() if flags else []) if flag.startswith(told)]
+    relevant = ("avx2", "avx512", "avx_vnni", "amx", "asimd", "sve", "i8mm", "bf16")
+    found = [flag for flag in (flags[1].split() if flags else []) if flag.startswith(relevant)]
     amx = "with AMX" if any(flag.startswith("amx") for flag in found) else "without AMX"
     return f"CPU {amx}: {' '.join(found)}"
 
@@ -294,19 +294,19 @@ def gpu_facts() -> str:
 
 
 def bare_facts(server: Path, model: Path) -> str:
-    """What the card can do without a server around it."""
+    """The card's speed without a server."""
     program = server.with_name("llama-batched-bench")
     if not program.exists():
         return "llama.cpp's bare decoding loop: not measured, because llama-batched-bench is not beside the server"
     figures = bare_loop(program, model, BARE_SEQUENCES)
-    told = ", ".join(f"{tokens:,.0f} tokens/s for {count}" for count, tokens in figures.items())
-    return f"llama.cpp's bare decoding loop (`llama-batched-bench`, 32 prompt tokens and 128 generated each): {told}"
+    rates = ", ".join(f"{tokens:,.0f} tokens/s for {count}" for count, tokens in figures.items())
+    return f"llama.cpp's bare decoding loop (`llama-batched-bench`, 32 prompt tokens and 128 generated each): {rates}"
 
 
 @contextlib.contextmanager
 def responding(contender: Contender, repetition: int) -> Iterator[tuple[ProcessTree, chats.Server, float]]:
     """Yields the contender after its first completion, with the seconds since its start."""
-    contender.port = free_port()  # llama.cpp's server cannot reuse its port at once
+    contender.port = free_port()  # llama.cpp's server cannot reuse its port immediately
     begin = time.monotonic()
     with started(contender) as tree:
         server = chats.Server(contender.port, contender.headers(), contender.known_fault)
@@ -329,7 +329,7 @@ def method(arguments: argparse.Namespace) -> str:
     return (
         f"{repetitions}{quick}. In each, all contenders get the same chats, one contender after the other, freshly "
         f"started; the next repetition has others. Temperature {chats.TEMPERATURE}; llama.cpp's server cuts the "
-        "candidates by its defaults beside that (top-k, top-p, min-p), ours does not. Token counts are those of "
+        "candidates by its defaults, too (top-k, top-p, min-p), ours does not. Token counts are those of "
         "`usage`; every request got 200. The callers share the cores with the contender. The ratio to the best of the others "
         "is set in bold."
     )

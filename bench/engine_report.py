@@ -45,7 +45,7 @@ def render(title: str, facts: list[str], method: str, scenarios: tuple[Scenario,
 
 
 def summary(scenarios: tuple[Scenario, ...], rows: list[Row]) -> list[str]:
-    """For each scenario, ours ÷ the best of the others, and what ours is."""
+    """For each scenario, ours ÷ the best of the others, and our own figure."""
     cells = []
     for scenario in scenarios:
         measured = [row for row in rows if scenario in row.measurements]
@@ -106,7 +106,7 @@ def _compared(scenario: Scenario, row: Row) -> float:
 
 def _gaps(name: str, steps: Steps) -> str:
     share = 100 * steps.slow / steps.all if steps.all else 0
-    return f"{name}: of {steps.all:,} steps in which somebody generated, {steps.slow:,} took more than 0.25 s ({share:.1f} %)."
+    return f"{name}: of {steps.all:,} steps in which a request generated, {steps.slow:,} took more than 0.25 s ({share:.1f} %)."
 
 
 def _setup(row: Row) -> str:
@@ -120,12 +120,12 @@ def _setup(row: Row) -> str:
 
 
 def _remark(row: Row) -> str | None:
-    """How often the contender's known fault was retried."""
+    """The number of retries after the contender's known fault."""
     completions = [each for measured in row.measurements.values() for one in measured for each in one.completions]
     faults = sum(each.faults for each in completions)
     if not faults:
         return None
     return (
-        f"- {row.name} responded {faults:,} times with 500 beside its {len(completions):,} completions: it cannot read "
-        "what the model wrote. Such a request was retried, and the time of both counts."
+        f"- {row.name} responded {faults:,} times with 500, in addition to {len(completions):,} completions: it cannot "
+        "parse the model's output. Such a request was retried, and the time of both counts."
     )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How many requests per second do gateways forward, how fast, and at what cost?
+"""Measures the throughput, latency and CPU cost of gateways.
 
 All gateways have the same instant runtime behind them, so that only the gateway is measured. In each round the peers
-take turns, and nothing else of ours runs during a turn. Loopback only. All processes are stopped afterwards, also after
+take turns, and no other peer runs during a turn. Loopback only. All processes are stopped afterwards, also after
 Ctrl-C. The tables go to standard output and, with --results, to a file.
 
     python3 bench/gateways.py [--quick] [--only nginx,adriaticum] [--seconds 10] [--rounds 3]
@@ -79,7 +79,7 @@ def main() -> int:
 def parse_arguments() -> argparse.Namespace:
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=target / "dist/adriaticum", help="adriaticum's")
+    parser.add_argument("--binary", type=Path, default=target / "release/adriaticum", help="adriaticum's")
     parser.add_argument("--seconds", type=int, help="duration of each measurement (10)")
     parser.add_argument("--rounds", type=int, help="number of rounds, of which medians are reported (3)")
     parser.add_argument("--only", help=f"some of the peers, separated by commas: {','.join(PEERS)}")
@@ -131,13 +131,13 @@ def make_folder(parent: Path, name: str) -> Path:
 
 
 def prepare(record: Record) -> bool:
-    """Installs the peer. One that cannot be installed is left out, with the reason as a remark."""
+    """Installs the peer. One that cannot be installed is omitted, with the reason as a remark."""
     try:
         record.peer.install()
         record.version = record.peer.version()
         return True
     except (installing.Unavailable, Failed) as reason:
-        remark(record, f"{record.peer.name} is left out: {reason}")
+        remark(record, f"{record.peer.name} is omitted: {reason}")
         return False
 
 
@@ -195,7 +195,7 @@ def wait_for_completion(peer: Peer, tree: ProcessTree, headers: dict[str, str]) 
         except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
             said = f"{said} ({error!r})"
         time.sleep(0.2)
-    raise Failed(f"{peer.name} gave no completion within {peer.start_seconds} s; it said: {said[:500]}")
+    raise Failed(f"{peer.name} returned no completion within {peer.start_seconds} s; its last response: {said[:500]}")
 
 
 def method(arguments: argparse.Namespace) -> str:

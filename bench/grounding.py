@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long do the built-in index and the scorer take?
+"""Measures the speed of the built-in index and the scorer.
 
 Builds the examples of the crate `grounding` with cargo, runs `index_bench` (and `scorer_bench`, if it exists) several
 times, and takes medians. The texts and questions are always the same; everything is removed afterwards.
@@ -80,15 +80,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on grounding is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.examples = (target / "dist/examples").resolve()
+    arguments.examples = (target / "release/examples").resolve()
     return arguments
 
 
 def circumstances() -> list[str]:
-    """Conditions that distort the figures. Call this before the build, which is itself a load."""
+    """Conditions that distort the figures. Called before the build, which is itself a load."""
     found = []
     if os.getloadavg()[0] > BUSY:
-        found.append("the machine was busy with other things: a quiet one is quicker")
+        found.append("the machine was busy with other programs: an idle one is faster")
     if profile := sorted(name for name in os.environ if name.startswith(PROFILE)):
         values = ", ".join(f"{name.removeprefix(PROFILE).lower()} = {os.environ[name]}" for name in profile)
         found.append(f"not the release build as it is shipped, but one with {values}")

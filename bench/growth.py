@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do a million keys, or ten million recorded requests, make requests or `usage` slower?
+"""Measures whether a million keys, or ten million recorded requests, make requests or `usage` slower.
 
 Fills databases with `crates/store/examples/fill.rs`, serves each in turn with the same instant runtime, and reports
 the cost per request and the time that `adriaticum usage` takes. Loopback only; everything is removed afterwards.
@@ -68,8 +68,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on growth is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "dist/adriaticum").resolve()
-    arguments.fill = (target / "dist/examples/fill").resolve()
+    arguments.binary = (target / "release/adriaticum").resolve()
+    arguments.fill = (target / "release/examples/fill").resolve()
     return arguments
 
 
@@ -83,7 +83,7 @@ def prepare(size: tuple[int, int], arguments: argparse.Namespace, folder: Path, 
     try:
         subprocess.run(command, check=True, timeout=FILL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Failed(f"the database could not be filled; `make bench` builds what it takes:\n{error}") from error
+        raise Failed(f"the database could not be filled; `make bench` builds the program that fills it:\n{error}") from error
     return Adriaticum(own, free_port(), runtime_port, arguments.binary)
 
 

@@ -1,7 +1,7 @@
 """Installs the programs that the benchmark compares, once, at pinned versions.
 
 Debian's packages are installed in the system (which needs root), the others in the user's cache. A program that cannot
-be installed raises `Unavailable`: its peer is left out of the tables with that reason.
+be installed raises `Unavailable`: the tables omit its peer, with that reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 class Unavailable(Exception):
-    """A program is missing and cannot be installed; the message says why, and what would help."""
+    """A program is missing and cannot be installed; the message has the reason and a remedy."""
 
 
 def debian_tool(name: str) -> str:

@@ -1,8 +1,8 @@
 """The servers of llama.cpp and of ik_llama.cpp, built for this machine.
 
-With a flag that mends a defect of llama.cpp's f16 attention. Where the compiler defines `__AVX512FP16__` (`-march=native` on
-Sapphire Rapids and later), it computes with f16 in steps of 128 numbers, and what is left one by one; heads of 64 dimensions
-are all left. And with `-fno-dse`, without which GCC 12 drops a store that the tile configuration of AMX is read from.
+One flag avoids a defect of llama.cpp's f16 attention. Where the compiler defines `__AVX512FP16__` (`-march=native` on Sapphire
+Rapids and later), it computes with f16 in steps of 128 numbers, and the remainder one by one; heads of 64 dimensions are all
+remainder. The other is `-fno-dse`, without which GCC 12 drops a store from which the tile configuration of AMX is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPTIONS = (
 
 
 def server(source: Path, cpu: str) -> Path:
-    """Builds it in the user's cache, unless it is there."""
+    """Builds it in the user's cache, unless it exists there."""
     source = source.resolve()
     kernels = source / "ggml/src/ggml-quants.c"
     if not kernels.exists():

@@ -1,4 +1,4 @@
-"""What the figures depend on: this machine, its disk, and the commit that was measured."""
+"""The conditions of the figures: this machine, its disk, and the measured commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLUSHES = 100
 
 
 def describe(data_folder: Path, results: Path | None) -> list[str]:
-    """Lines for the head of the report. Call this before the load starts."""
+    """Lines for the head of the report. Called before the load starts."""
     now = datetime.datetime.now(datetime.UTC)
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -1,6 +1,6 @@
-"""How the compared gateways, and the instant runtime behind them, are configured and started.
+"""Configuration and start of the compared gateways and of the instant runtime behind them.
 
-Every peer is set up as its documentation recommends for production and speed: one worker per core where it has
+Every peer is configured as its documentation recommends for production and speed: one worker per core where it has
 workers, connections kept alive, no access log, no telemetry. All listen on loopback only.
 """
 
@@ -64,7 +64,7 @@ class Peer:
 
 
 class InstantRuntime(Peer):
-    """Responds to any request at once with the same completion, and counts requests."""
+    """Responds to any request immediately with the same completion, and counts requests."""
 
     name = "instant runtime"
     setup = "nginx, 1 worker, a fixed completion"

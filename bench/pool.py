@@ -1,4 +1,4 @@
-"""Runs the simulation of the balance over a fleet, and writes its tables."""
+"""Runs the simulation of load balancing over a fleet, and writes its tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // Starts Portkey's gateway with one process per core (BENCH_WORKERS), as Node's process managers do, on loopback only.
-// By default it is one process, which leaves cores idle, and it listens on every interface.
+// By default it runs one process, which leaves cores idle, and listens on every interface.
 const cluster = require("node:cluster");
 const net = require("node:net");
 

@@ -1,4 +1,4 @@
-"""The processes that the benchmark starts: what they cost, and that they are stopped.
+"""The processes that the benchmark starts: measures them, and stops them.
 
 A program gets its own session. Its child processes stay in that session, so they can be found, measured and stopped
 together. Everything is read from /proc.
@@ -47,7 +47,7 @@ class ProcessTree:
         self.stop()
 
     def stop(self) -> None:
-        """Sends SIGTERM to the leader, then kills what is left."""
+        """Sends SIGTERM to the leader, then kills the remaining processes."""
         try:
             self._leader.terminate()
             self._leader.wait(STOP_SECONDS)
@@ -83,7 +83,7 @@ class ProcessTree:
 
 
 def wait_for_port(tree: ProcessTree, port: int, seconds: float) -> None:
-    """Waits until something listens on the loopback port."""
+    """Waits until a process listens on the loopback port."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         tree.require_alive()

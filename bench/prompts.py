@@ -48,7 +48,7 @@ SCENARIOS = (
 )
 
 
-# For a machine with a GPU, which computes many at a time.
+# For a machine with a GPU, which computes many requests at a time.
 GPU_SCENARIOS = (
     Scenario("short", "independent chats", 1, 24, 6, max_tokens=64),
     Scenario("short", "independent chats", 16, 128, 32, max_tokens=64),
@@ -63,7 +63,7 @@ GPU_SCENARIOS = (
 
 @dataclass(frozen=True)
 class Chat:
-    """What one caller says; the completions in between come from the model."""
+    """The messages of one caller; the completions in between come from the model."""
 
     questions: tuple[str, ...]
     max_tokens: int
@@ -78,7 +78,7 @@ def make(repetition: int, quick: bool, scenarios: tuple[Scenario, ...]) -> list[
 
 
 def _names(words: random.Random) -> Iterator[str]:
-    """Never the same one twice."""
+    """Never returns the same one twice."""
     yield from words.sample(NAMES, len(NAMES))
     for number in itertools.count(2):
         yield from (f"{number}{name}" for name in words.sample(NAMES, len(NAMES)))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What is the capacity of one, two and three replicas over one PostgreSQL, and what does a request cost, with and without
-limits on the key?
+"""Measures the capacity of one, two and three replicas over one PostgreSQL, and the cost of a request, with and without
+limits on the key.
 
 The replicas use the same instant runtime, and each gets its share of the connections. CPU time is measured separately
 for the replicas, for PostgreSQL, and for the benchmark itself (load and runtime). On a machine with few cores the
-total cannot grow with replicas; the cost of a request says what more cores would carry. It also measures PostgreSQL by
-itself: rows from several writers, and key lookups. Loopback only; everything is removed afterwards.
+total cannot grow with replicas; the cost of a request shows the capacity of more cores. It also measures PostgreSQL
+alone: rows from several writers, and key lookups. Loopback only; everything is removed afterwards.
 
     python3 bench/replicas.py [--seconds 6] [--rounds 3] [--results bench/RESULTS.md]
 """
@@ -181,8 +181,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on replicas is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
-    arguments.binary = (target / "dist/adriaticum").resolve()
-    arguments.record = (target / "dist/examples/record").resolve()
+    arguments.binary = (target / "release/adriaticum").resolve()
+    arguments.record = (target / "release/examples/record").resolve()
     return arguments
 
 
@@ -194,7 +194,7 @@ def make_replica(kind: type[Replica], folder: Path, runtime: InstantRuntime, dat
 
 
 def measure(peers: list[Adriaticum], postgres: Postgres, seconds: int) -> Round:
-    """Measures all replicas at once, each with its share of the connections."""
+    """Measures all replicas at the same time, each with its share of the connections."""
     with contextlib.ExitStack() as stack:
         trees = [stack.enter_context(started(peer)) for peer in peers]
         headers = peers[0].headers()

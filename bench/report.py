@@ -32,7 +32,7 @@ def render(machine: list[str], method: str, rows: list[Row]) -> str:
 
 
 def write(results: Path, name: str, text: str) -> None:
-    """Replaces what is between the markers of that name in `results`."""
+    """Replaces the text between the markers of that name in `results`."""
     begin_mark, end_mark = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     section = f"{begin_mark}\n{text}{end_mark}\n"
     old = results.read_text() if results.exists() else "# Benchmark results\n\n"

@@ -1,7 +1,7 @@
 """Runs llama.cpp's server from the wheel `xllamacpp`: python wheel_server.py MODEL PORT.
 
 Runs in the wheel's own virtual environment and serves until SIGTERM. All settings are the defaults of the `llama-server`
-command. The wheel's default differs in one: it has 1 slot, where the command lets llama.cpp choose.
+command, except that the wheel defaults to 1 slot, where the command lets llama.cpp choose; so it is set here.
 """
 
 import signal

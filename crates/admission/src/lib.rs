@@ -1,10 +1,10 @@
-//! A fair share of a limited number of slots: the rule, purely, and the permit that holds slots.
+//! Fair admission to a limited number of slots: the pure rule, and the permit that holds slots.
 //!
 //! A client belongs to parties, from the largest to itself: a person and a key, or networks and an address. The largest
-//! may hold up to four times the slots that are still free: alone it gets four fifths of all, and the next one finds
-//! some. Within what it may still take, the same rule holds for the next smaller one. A slot can be a request, a
-//! connection or a byte: what takes several gets all of them or none. There is no queue: there are slots, or there is a
-//! refusal.
+//! party may hold up to four times the number of free slots: alone it gets four fifths of all, and the next party finds
+//! some free. The same rule applies to each smaller party, within the slots that the larger one may still take. A slot can
+//! be a request, a connection or a byte; a request for several gets all or none. There is no queue: a request without
+//! slots is refused.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 /// A party may hold this many slots for each free one.
 const HELD_PER_FREE: usize = 4;
 
-/// Takes slots, and is one of its parties.
+/// A holder of slots. The client itself is its smallest party.
 pub trait Client {
     type Party: Eq + Hash;
 
-    /// Whom its slots are counted for, at least one: the largest party first, the client itself last.
+    /// The parties that its slots are counted for, at least one: the largest first, the client itself last.
     fn parties(&self) -> impl Iterator<Item = Self::Party>;
 }
 
@@ -40,7 +40,7 @@ impl<C: Client> FairShare<C> {
         self.enter_many(client, 1)
     }
 
-    /// Takes slots for a client, as if one after the other; `false`, and none is taken, if it may not have them all.
+    /// Takes slots for a client, as if one after the other; if it may not have all, takes none and returns `false`.
     pub fn enter_many(&mut self, client: &C, slots: usize) -> bool {
         let may = self.may_enter(client, slots);
         if may {
@@ -55,7 +55,7 @@ impl<C: Client> FairShare<C> {
         let mut room = (self.slots - self.taken).saturating_sub(others);
         client.parties().all(|party| {
             let (held, most) = (self.held(&party) + others, HELD_PER_FREE * room);
-            // What this party can still take one by one is what its members share.
+            // The members share the slots that this party can still take one by one.
             room = most.saturating_sub(held).div_ceil(HELD_PER_FREE + 1);
             held < most
         })
@@ -72,7 +72,7 @@ impl<C: Client> FairShare<C> {
         self.leave_many(client, 1);
     }
 
-    /// Gives slots back, at most as many as the client holds.
+    /// Returns slots, at most as many as the client holds.
     pub fn leave_many(&mut self, client: &C, slots: usize) {
         let slots = slots.min(self.held_by(client));
         self.taken -= slots;
@@ -86,7 +86,7 @@ impl<C: Client> FairShare<C> {
         }
     }
 
-    /// Passes a slot from one client to another, whatever their shares.
+    /// Transfers a slot from one client to another, regardless of their shares.
     pub fn transfer(&mut self, from: &C, to: &C) {
         if self.held_by(from) > 0 {
             self.leave(from);
@@ -94,18 +94,18 @@ impl<C: Client> FairShare<C> {
         }
     }
 
-    /// How many slots a party holds.
+    /// The number of slots that a party holds.
     pub fn held(&self, party: &C::Party) -> usize {
         self.held.get(party).copied().unwrap_or(0)
     }
 
-    /// How many slots a client itself holds.
+    /// The number of slots that the client itself holds.
     pub fn held_by(&self, client: &C) -> usize {
         client.parties().last().map_or(0, |party| self.held(&party))
     }
 }
 
-/// A fair share that threads use together.
+/// A fair share that threads can share.
 pub struct Admission<C: Client>(Arc<Mutex<FairShare<C>>>);
 
 impl<C: Client> Clone for Admission<C> {
@@ -119,7 +119,7 @@ impl<C: Client> Admission<C> {
         Self(Arc::new(Mutex::new(FairShare::new(slots))))
     }
 
-    /// A slot for a client, held until the permit is dropped; `None` if there is none for it.
+    /// A slot for a client, held until the permit is dropped; `None` if it may not have one.
     pub fn enter(&self, client: C) -> Option<Permit<C>> {
         self.enter_many(client, 1)
     }
@@ -129,18 +129,18 @@ impl<C: Client> Admission<C> {
         Permit { share: self.0.clone(), client, slots: 0 }
     }
 
-    /// Several slots, all or none.
+    /// Takes several slots, all or none.
     pub fn enter_many(&self, client: C, slots: usize) -> Option<Permit<C>> {
         let entered = self.0.lock().enter_many(&client, slots);
         entered.then(|| Permit { share: self.0.clone(), client, slots })
     }
 
-    /// How many slots a client itself holds.
+    /// The number of slots that the client itself holds.
     pub fn held_by(&self, client: &C) -> usize {
         self.0.lock().held_by(client)
     }
 
-    /// How many slots are taken, and how many there are.
+    /// The numbers of taken slots and of all slots.
     pub fn usage(&self) -> (usize, usize) {
         let share = self.0.lock();
         (share.taken, share.slots)
@@ -159,7 +159,7 @@ impl<C: Client> Permit<C> {
         self.slots
     }
 
-    /// Changes how many slots it holds; `false` if there are not enough, and then it holds as many as before.
+    /// Changes the number of slots; `false`, without a change, if there are not enough.
     pub fn resize(&mut self, slots: usize) -> bool {
         let resized = match slots.checked_sub(self.slots) {
             Some(more) => self.share.lock().enter_many(&self.client, more),
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A person's key, or one that stands alone.
+    /// A key with or without a person.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     struct Key {
         person: Option<u8>,
@@ -207,7 +207,7 @@ mod tests {
         Key { person: None, key }
     }
 
-    fn of(person: u8, key: u8) -> Key {
+    fn owned(person: u8, key: u8) -> Key {
         Key { person: Some(person), key }
     }
 
@@ -216,24 +216,24 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_client_leaves_a_slot_for_the_next() {
+    fn a_greedy_client_leaves_slots_for_the_next() {
         let mut share = FairShare::new(100);
         assert_eq!(fill(&mut share, alone(1)), 80);
         assert!(share.enter(&alone(2)));
     }
 
     #[test]
-    fn many_keys_of_a_person_get_no_more_than_one_key_alone_and_each_finds_some() {
+    fn many_keys_of_a_person_get_no_more_than_one_key() {
         let mut share = FairShare::new(100);
-        let held: Vec<usize> = (0..10).map(|key| fill(&mut share, of(1, key))).collect();
-        assert_eq!(held, [64, 13, 3, 0, 0, 0, 0, 0, 0, 0], "four fifths of all, and of each other's rest");
-        assert_eq!(fill(&mut share, alone(99)), 16, "as much as beside a single key");
-        assert!(share.enter(&of(2, 100)));
+        let held: Vec<usize> = (0..10).map(|key| fill(&mut share, owned(1, key))).collect();
+        assert_eq!(held, [64, 13, 3, 0, 0, 0, 0, 0, 0, 0], "four fifths of all, then four fifths of the rest");
+        assert_eq!(fill(&mut share, alone(99)), 16, "the same as beside a single key");
+        assert!(share.enter(&owned(2, 100)));
     }
 
     #[test]
     fn a_single_slot_can_be_used() {
-        for (first, second) in [(alone(1), alone(2)), (of(1, 1), of(1, 2)), (of(1, 1), of(2, 2))] {
+        for (first, second) in [(alone(1), alone(2)), (owned(1, 1), owned(1, 2)), (owned(1, 1), owned(2, 2))] {
             let mut share = FairShare::new(1);
             assert!(share.enter(&first));
             assert!(!share.enter(&second));
@@ -279,7 +279,7 @@ mod tests {
                         inside.push(client);
                     }
                     prop_assert!(!entered || group < HELD_PER_FREE * free);
-                    // Who has nothing gets a slot if its person may have one more.
+                    // A client without slots gets one if its person may have one more.
                     prop_assert!(entered || own > 0 || group >= HELD_PER_FREE * free);
                     prop_assert!(entered || client.person.is_some() || own >= HELD_PER_FREE * free);
                 } else if let Some(at) = inside.iter().position(|other| *other == client) {
@@ -296,12 +296,12 @@ mod tests {
             }
         }
 
-        /// Whatever its keys ask for, a person never gets more than one key alone would: the next party finds room.
+        /// For any requests of its keys, a person gets at most as much as a single key: the next party finds free slots.
         #[test]
         fn a_person_with_many_keys_is_one_party(slots in 5..300usize, keys in proptest::collection::vec(0..20u8, 0..600)) {
             let (mut many, mut single) = (FairShare::new(slots), FairShare::new(slots));
             for key in keys {
-                let entered = many.enter(&of(1, key));
+                let entered = many.enter(&owned(1, key));
                 let may = single.enter(&alone(1));
                 prop_assert!(may || !entered);
                 if may && !entered {
@@ -311,7 +311,7 @@ mod tests {
             prop_assert!(many.enter(&alone(99)));
         }
 
-        /// Several slots at once are what as many single ones would be, and a refusal takes none.
+        /// Taking several slots is equivalent to taking them one by one, and a refusal takes none.
         #[test]
         fn many_slots_are_taken_as_if_one_by_one(slots in 1..200usize, steps in proptest::collection::vec((clients(), 0..60usize, any::<bool>()), 0..100)) {
             let (mut share, mut single) = (FairShare::new(slots), FairShare::new(slots));
@@ -336,16 +336,16 @@ mod tests {
             }
         }
 
-        /// However many bytes greedy clients ask for, the next one finds room: beside two of them for the largest body
-        /// of the API, beside three for most others. The budget is the API's default.
+        /// Beside greedy clients, the next one finds free bytes: beside two of them enough for the API's largest body,
+        /// beside three enough for most bodies. The budget is the API's default.
         #[test]
-        fn a_newcomer_finds_room_beside_greedy_clients(bodies in proptest::collection::vec((0..3u8, 1..262_144usize), 0..2000)) {
+        fn a_new_client_is_admitted_beside_greedy_ones(bodies in proptest::collection::vec((0..3u8, 1..262_144usize), 0..2000)) {
             for (greedy, room) in [(2, 262_144), (3, 200_000)] {
                 let mut share = FairShare::new(32 << 20);
                 for &(client, bytes) in bodies.iter().filter(|(client, _)| *client < greedy) {
                     share.enter_many(&alone(client), bytes);
                 }
-                prop_assert!(share.enter_many(&of(1, 99), room));
+                prop_assert!(share.enter_many(&owned(1, 99), room));
             }
         }
     }

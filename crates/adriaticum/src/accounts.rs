@@ -1,4 +1,4 @@
-//! The `accounts` commands, which also work when nobody can sign in to the console.
+//! The `accounts` commands, which also work when no user can sign in to the console.
 
 use format::rfc3339_seconds;
 use serde::Serialize;
@@ -66,16 +66,16 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         AccountsCommand::RemoveSecondFactors { email } => {
             let account = find_account(&store, admin, &email).await?;
             store.reset_second_factors(admin, account.id).await.map_err(|error| cli_error(&error, &email))?;
-            print_line(&format!("{email} signs in with the password alone now, and was signed out."))
+            print_line(&format!("{email} now signs in with the password alone, and was signed out."))
         }
         AccountsCommand::Disconnect { email, everyone: _ } => {
             let account = match &email {
                 Some(email) => Some(find_account(&store, admin, email).await?.id),
                 None => None,
             };
-            let forgotten = store.disconnect_identities(admin, account).await;
-            let forgotten = forgotten.map_err(|error| CliError::new(error.to_string()))?;
-            print_line(&format!("Forgotten: {}.", format::count(forgotten, "connection")))
+            let removed = store.disconnect_identities(admin, account).await;
+            let removed = removed.map_err(|error| CliError::new(error.to_string()))?;
+            print_line(&format!("Removed: {}.", format::count(removed, "connection")))
         }
         AccountsCommand::Deleted { json } => list_deleted(&store.deleted_people(admin).await?, json),
         AccountsCommand::Allow { email } => {
@@ -87,7 +87,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
             for account in accounts {
                 store.allow_return(admin, account).await.map_err(|error| cli_error(&error, &email))?;
             }
-            print_line(&format!("{email} can return by the identity provider."))
+            print_line(&format!("{email} can sign in again through the identity provider."))
         }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;
@@ -134,7 +134,7 @@ async fn withdraw(store: &Store, admin: Admin<'_>, id: &str) -> Result<(), CliEr
         None => false,
     };
     match withdrawn {
-        true => print_line("The link does not work any more."),
+        true => print_line("The link no longer works."),
         false => Err(CliError::new("there is no such link; `adriaticum accounts links` lists all")),
     }
 }
@@ -175,7 +175,7 @@ fn list_deleted(people: &[DeletedPerson], json: bool) -> Result<(), CliError> {
         return print_json(&people.iter().map(row).collect::<Vec<_>>());
     }
     if people.is_empty() {
-        return print_line("No deleted people are kept from returning.");
+        return print_line("No deleted person is barred from signing in.");
     }
     let mut table = Table::new(&["E-MAIL", "DELETED"]);
     for person in people {

@@ -1,5 +1,5 @@
-//! Looks at budgets and at keys that expire, and tells a webhook: at 80 and 100 % of a budget, and a week before a key
-//! expires. Each is told once, by one replica, and tried again for a day.
+//! Notifications to a webhook: 80 and 100 % of a budget used, a week before a key expires, and a test on request. Each is
+//! sent by one replica, and retried for a day.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::webhook::Webhook;
 
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How many looks at budgets there are for one at keys.
-const LOOKS_PER_KEY_LOOK: u64 = 300;
+/// Keys that expire are looked for less often than budgets.
+const CHECKS_PER_KEY_CHECK: u64 = 300;
 /// Of a budget, in percent.
 const THRESHOLDS: [u64; 2] = [80, 100];
 /// Longer than a delivery may take.
 const LEASE: Duration = Duration::from_secs(60);
-/// How long to wait after each failed delivery. After the last one it is given up.
+/// The wait after each failed delivery. The notification is dropped after the last one.
 const BACKOFF_SECONDS: [u64; 8] = [5, 15, 60, 300, 1_800, 7_200, 21_600, 43_200];
 
 pub(crate) struct Alerts {
     store: Arc<Store>,
     webhook: Option<Webhook>,
     counters: Arc<AlertCounters>,
-    /// Ids of notices that were added, by whomever.
+    /// Ids of notifications that were added, by any replica.
     added: HashSet<String>,
 }
 
@@ -36,19 +36,19 @@ impl Alerts {
         Self { store, webhook, counters, added: HashSet::new() }
     }
 
-    /// Never ends.
+    /// Checks and delivers forever.
     pub(crate) async fn run(mut self) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        for look in 0_u64.. {
+        for check in 0_u64.. {
             ticks.tick().await;
-            if let Err(error) = self.look(look.is_multiple_of(LOOKS_PER_KEY_LOOK)).await {
-                tracing::debug!(cause = %error, "budgets could not be looked at");
+            if let Err(error) = self.check(check.is_multiple_of(CHECKS_PER_KEY_CHECK)).await {
+                tracing::debug!(cause = %error, "budgets could not be checked");
             }
         }
     }
 
-    async fn look(&mut self, at_keys: bool) -> Result<(), StoreError> {
+    async fn check(&mut self, keys_too: bool) -> Result<(), StoreError> {
         let limits = self.store.list_limits(&Viewer::operator()).await?;
         let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
         self.counters.set_budgets(THRESHOLDS.map(reached));
@@ -65,7 +65,7 @@ impl Alerts {
                 }
             }
         }
-        if at_keys {
+        if keys_too {
             for key in self.store.expiring_keys().await? {
                 let id = format!("key-expires/{}/{}", key.id, key.expires_at.as_seconds());
                 let data = json!({
@@ -91,12 +91,12 @@ impl Alerts {
     }
 
     async fn budget_data(&self, limit: &Limit, budget: &BudgetUse, percent: u64) -> Result<Value, StoreError> {
-        let (of, id) = names(limit.scope);
+        let (scope, id) = names(limit.scope);
         Ok(json!({
             "percent": percent,
-            "of": of,
+            "scope": scope,
             "id": id,
-            "whose": self.whose(limit.scope).await?,
+            "name": self.name(limit.scope).await?,
             "limit": limit.kind.as_str(),
             "amount": limit.amount,
             "used": budget.used,
@@ -105,7 +105,7 @@ impl Alerts {
     }
 
     /// The key's name or the person's e-mail address.
-    async fn whose(&self, scope: Scope) -> Result<Option<String>, StoreError> {
+    async fn name(&self, scope: Scope) -> Result<Option<String>, StoreError> {
         let operator = Viewer::operator();
         match (scope, operator.admin()) {
             (Scope::Key(id), _) => Ok(self.store.key(&operator, id).await?.map(|key| key.name)),
@@ -124,11 +124,19 @@ impl Alerts {
         let Err(cause) = sent else { return self.store.finish_notice(&notice.id).await };
         match BACKOFF_SECONDS.get(usize::try_from(notice.attempts).unwrap_or(usize::MAX)) {
             Some(&seconds) => {
-                tracing::warn!(notice = notice.id, cause, "the webhook did not accept a notice; it is sent again");
+                tracing::warn!(
+                    notification = notice.id,
+                    cause,
+                    "the webhook did not accept a notification; it will be retried"
+                );
                 self.store.retry_notice(&notice.id, Duration::from_secs(seconds)).await
             }
             None => {
-                tracing::error!(notice = notice.id, cause, "the webhook did not accept a notice, which is given up");
+                tracing::error!(
+                    notification = notice.id,
+                    cause,
+                    "the webhook did not accept a notification, which is dropped"
+                );
                 self.store.finish_notice(&notice.id).await
             }
         }
@@ -140,14 +148,14 @@ fn has_reached(limit: &LimitUse, percent: u64) -> bool {
     limit.budget.is_some_and(|budget| u128::from(budget.used) * 100 >= amount * u128::from(percent))
 }
 
-/// By which it is told once in a period, and again if the amount is changed.
+/// Once in a period, and again if the amount is changed.
 fn budget_notice_id(limit: &Limit, budget: &BudgetUse, percent: u64) -> String {
-    let (of, id) = names(limit.scope);
+    let (scope, id) = names(limit.scope);
     let (kind, amount, renews_at) = (limit.kind, limit.amount, budget.renews_at.as_seconds());
-    format!("budget/{of}/{}/{kind}/{renews_at}/{amount}/{percent}", id.unwrap_or_default())
+    format!("budget/{scope}/{}/{kind}/{renews_at}/{amount}/{percent}", id.unwrap_or_default())
 }
 
-/// What a scope is, and its public id.
+/// The name of a scope, and its public id.
 fn names(scope: Scope) -> (&'static str, Option<String>) {
     match scope {
         Scope::Everyone => ("everyone", None),

@@ -1,7 +1,7 @@
 //! `backup --all` and `restore`: one archive of the database, the index and the settings, with the digest of each file.
 //!
-//! An archive under its name is complete. What is restored is unpacked and checked under another name first: a damaged
-//! archive leaves nothing behind, and nothing that is there is overwritten.
+//! An archive has its final name only once it is complete. A restore unpacks and checks everything under a temporary name
+//! first: a damaged archive leaves nothing behind, and no file is overwritten.
 
 use std::fs::{File, Permissions};
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -50,7 +50,7 @@ pub(crate) async fn back_up(settings: &Settings, to: &Path) -> Result<(), CliErr
     let target = to.display();
     let failed = |reason: String| CliError::new(format!("{target} was not written: {reason}"));
     if to.symlink_metadata().is_ok() {
-        return Err(failed("it is there already, and is not overwritten".into()));
+        return Err(failed("it already exists, and is not overwritten".into()));
     }
     let indexer = Indexer::new(settings.index_folder());
     let index = indexer.lock().map_err(|error| failed(format!("{error}.")))?;
@@ -109,7 +109,7 @@ pub(crate) fn restore(settings: &Settings, from: &Path) -> Result<(), CliError> 
     }
     if let Some(there) = targets.iter().find(|path| path.symlink_metadata().is_ok()) {
         let remedy = "name another folder with --data-dir";
-        return Err(failed(format!("{} is there already, and is not overwritten: {remedy}.", there.display())));
+        return Err(failed(format!("{} already exists, and is not overwritten: {remedy}.", there.display())));
     }
     create_folder(&settings.data_dir)?;
     let staging = Staging::create(&settings.data_dir).map_err(failed)?;
@@ -190,7 +190,7 @@ struct Reader {
 impl Reader {
     fn open(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("it cannot be read: {error}."))?;
-        let no_archive = "it is no complete archive of `adriaticum backup --all`.";
+        let no_archive = "it is not a complete archive of `adriaticum backup --all`.";
         let mut zip = ZipArchive::new(BufReader::new(file)).map_err(|_| no_archive.to_owned())?;
         let manifest = match zip.by_name(MANIFEST) {
             Ok(entry) => serde_json::from_reader(entry.take(MAX_MANIFEST_BYTES)).map_err(|_| damaged(MANIFEST))?,
@@ -231,10 +231,10 @@ impl Reader {
 }
 
 fn damaged(name: &str) -> String {
-    format!("it is damaged: {name} in it is not what was written.")
+    format!("it is damaged: {name} in it is missing or was changed.")
 }
 
-/// Copies everything, and returns how many bytes that was and their digest.
+/// Copies everything, and returns the number of bytes and their digest.
 fn copy(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<(u64, String)> {
     let (mut bytes, mut digest, mut buffer) = (0, Sha256::new(), vec![0; 1 << 16]);
     loop {
@@ -262,11 +262,11 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}.{suffix}", path.display()))
 }
 
-/// A file that is removed on drop, if it still has its name.
+/// A file that is removed on drop, unless it was renamed.
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Only this user can read it.
+    /// Only this user can read the file.
     fn create(path: &Path, suffix: &str) -> std::io::Result<Self> {
         let path = with_suffix(path, suffix);
         File::options().write(true).create_new(true).mode(0o600).open(&path)?;

@@ -26,6 +26,6 @@ pub(crate) fn run(settings: &Settings, to: &Path) -> Result<(), CliError> {
         ))
     })?;
     let (requests, bytes) = (count(copy.requests, "request"), copy.bytes);
-    writeln!(std::io::stdout(), "{source} is now in {target}: {requests}, {bytes} bytes, sound.")?;
+    writeln!(std::io::stdout(), "{source} is now in {target}: {requests}, {bytes} bytes, checked.")?;
     Ok(())
 }

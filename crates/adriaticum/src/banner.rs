@@ -1,4 +1,4 @@
-//! The start-up banner: where everything is, the first key, and a first request to copy.
+//! The start-up banner: addresses, the first key, and an example request.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -11,23 +11,27 @@ use store::{NewKey, Store, Viewer};
 
 use crate::error::CliError;
 use crate::listeners::{ConsoleListener, Listeners};
+use crate::model::gguf;
 use crate::serve::Backend;
 use crate::settings::Settings;
 
-/// How often a runtime is asked whether it can answer yet.
+/// The interval of readiness probes.
 const READY_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A model with fewer follows simple instructions and knows little.
+const FEW_PARAMETERS: u64 = 1_000_000_000;
 
 pub(crate) struct Banner {
     /// How to create the first administrator's account, if there is none.
     set_up: Option<String>,
     key: FirstKey,
-    /// Whether a person reads this, rather than a log.
+    /// Whether the reader is a person rather than a log.
     is_interactive: bool,
 }
 
 enum FirstKey {
     Exists,
-    /// There is none, and it must not be shown: anybody may read a log.
+    /// There is none, and none is created, because a log has many readers.
     Missing,
     Created(ApiKey),
 }
@@ -93,7 +97,7 @@ impl Banner {
         }
         lines.extend(self.set_up.iter().map(|set_up| format!("  Set up    {set_up}")));
         if let FirstKey::Created(key) = &self.key {
-            lines.push(format!("  API key   {}  (your first; shown this once)", key.reveal()));
+            lines.push(format!("  API key   {}  (your first key; shown only once)", key.reveal()));
         }
         lines.extend(runtimes(settings, backend));
         if let Some(grounder) = grounder.filter(|grounder| grounder.is_configured()) {
@@ -129,7 +133,7 @@ impl Banner {
             "\nReady. In another terminal, ask something:\n\n\
              curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
              -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \
-             \"content\": \"Where does the Danube end?\"}}]}}'\n"
+             \"content\": \"What is the capital of France?\"}}]}}'\n"
         ));
     }
 }
@@ -167,9 +171,15 @@ fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<Stri
 fn model(settings: &Settings) -> String {
     let Some(file) = settings.model_file() else { return "none".into() };
     let name = file.display();
-    match file.is_file() {
-        true => name.to_string(),
-        false => format!("{name} is not there: completions get 503 until it is. {}", settings.model_remedy()),
+    if !file.is_file() {
+        return format!("{name} is not there: completions get 503 until it is. {}", settings.model_remedy());
+    }
+    match gguf::inspect(&file) {
+        Ok(summary) if summary.parameters < FEW_PARAMETERS => {
+            format!("{name}  ({summary}: to try the service out; larger ones know more: {} model list)", program())
+        }
+        Ok(summary) => format!("{name}  ({summary})"),
+        Err(_) => name.to_string(),
     }
 }
 

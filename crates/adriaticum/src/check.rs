@@ -1,4 +1,4 @@
-//! The `check` command: tries everything that `serve` needs, and says what would not work and how to fix it.
+//! The `check` command: tries everything that `serve` needs, and reports each fault with its remedy.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -26,12 +26,12 @@ use crate::serve::open_certificates;
 use crate::settings::Settings;
 use crate::storage::{open_store, os_error};
 
-/// With less, a full disk may soon stop the ledger.
+/// With less free space, the ledger may soon stop.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 /// A certificate that expires sooner should have been renewed by now.
 const EXPIRY_WARNING: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// For the embedded model: a first start includes tuning, and a large model comes from a slow disk.
+/// The first start of the embedded model includes tuning, and a large model may be read from a slow disk.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 enum Finding {
@@ -45,7 +45,7 @@ use Finding::{Fail, Note, Pass};
 pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, CliError> {
     let mut findings = vec![("settings", Pass("all valid".into()))];
     findings.extend(storage(settings, deep).await.into_iter().map(|finding| ("storage", finding)));
-    // Without the data folder, everything else that needs it would fail for the same reason.
+    // Without the data folder, every check that needs it would fail for the same reason.
     let access = rustix::fs::access(settings.data_dir.join("."), Access::WRITE_OK | Access::EXEC_OK);
     let has_folder = access.is_ok();
     if let (Err(error), false) = (access, findings.iter().any(|(_, finding)| matches!(finding, Fail(_)))) {
@@ -90,9 +90,9 @@ pub(crate) async fn check(settings: &Settings, deep: bool) -> Result<ExitCode, C
         writeln!(out, "{mark}  {part:<8}  {text}")?;
     }
     match bad {
-        0 => writeln!(out, "\nEverything that was checked works.")?,
-        1 => writeln!(out, "\n1 thing would not work.")?,
-        bad => writeln!(out, "\n{bad} things would not work.")?,
+        0 => writeln!(out, "\nAll checks passed.")?,
+        1 => writeln!(out, "\n1 check failed.")?,
+        bad => writeln!(out, "\n{bad} checks failed.")?,
     }
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -106,7 +106,10 @@ async fn sign_in(settings: &Settings) -> Option<Finding> {
     let issuer = provider.client.issuer();
     Some(match provider.client.check().await {
         Ok(()) => Pass(format!("the identity provider {issuer} answers")),
-        Err(error) => Fail(format!("nobody can sign in at {issuer}: {error}. Correct `oidc.issuer`, or start it.")),
+        Err(error) => Fail(format!(
+            "no user can sign in at {issuer}: {error}. Correct `oidc.issuer`, or start \
+             the provider."
+        )),
     })
 }
 
@@ -126,8 +129,8 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         let free = DecimalBytes(free_bytes);
         findings.push(if free_bytes < MIN_FREE_BYTES {
             Fail(format!(
-                "only {free} of disk space are free for {database}: when it is full, \
-                 completions are refused. Free some."
+                "only {free} of disk space are free for {database}: when the disk is full, \
+                 completions are refused. Free some space."
             ))
         } else {
             Pass(format!("{free} of disk space are free"))
@@ -137,17 +140,17 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
         Ok(0) => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
         Ok(keys) => findings.push(Pass(format!("API keys: {keys}"))),
         Err(error) => {
-            findings.push(Fail(format!("the keys cannot be read: {error}. Restore the database from a back-up.")))
+            findings.push(Fail(format!("the keys cannot be read: {error}. Restore the database from a backup.")))
         }
     }
     if deep {
         findings.push(match store.check_integrity().await {
-            Ok(faults) if faults.is_empty() => Pass("the database is sound".into()),
+            Ok(faults) if faults.is_empty() => Pass("the database is intact".into()),
             Ok(faults) => Fail(format!(
-                "the database is not sound: {}. Restore it from a back-up, or repair the server.",
+                "the database is damaged: {}. Restore it from a backup, or repair the server.",
                 faults.join("; ")
             )),
-            Err(error) => Fail(format!("the database cannot be read: {error}. Restore it from a back-up.")),
+            Err(error) => Fail(format!("the database cannot be read: {error}. Restore it from a backup.")),
         });
     }
     findings
@@ -164,9 +167,9 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
     let expiry = |(file, expiry): (std::path::PathBuf, SystemTime)| {
         let (file, until) = (file.display(), humantime::format_rfc3339_seconds(expiry));
         match expiry {
-            expiry if expiry <= now => Fail(format!("{file} has expired, at {until}. Renew it.")),
-            expiry if expiry < now + EXPIRY_WARNING => Note(format!("{file} expires soon, at {until}: renew it")),
-            _ => Pass(format!("{file} fits its key and is good until {until}")),
+            expiry if expiry <= now => Fail(format!("{file} expired at {until}. Renew it.")),
+            expiry if expiry < now + EXPIRY_WARNING => Note(format!("{file} expires at {until}: renew it soon")),
+            _ => Pass(format!("{file} matches its key and is valid until {until}")),
         }
     };
     let mut findings: Vec<_> = certificates.expiries().into_iter().map(expiry).collect();
@@ -177,7 +180,7 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
         findings.push(match certificates.cover(host) {
             true => Pass(format!("there is a certificate for {host}")),
             false => Fail(format!(
-                "no certificate is for {host}: clients of {base_url} will refuse it. Get one that names it."
+                "no certificate covers {host}: clients of {base_url} will refuse the connection. Get one for that host."
             )),
         });
     }
@@ -187,12 +190,14 @@ fn certificates(settings: &Settings) -> Vec<Finding> {
 async fn address(address: SocketAddr, setting: &str, ours: &[SocketAddr]) -> Finding {
     match TcpListener::bind(address).await {
         Ok(_) => Pass(format!("{address} is free to listen on")),
-        Err(_) if ours.contains(&address) => Note(format!("this installation is being served on {address}")),
+        Err(_) if ours.contains(&address) => {
+            Note(format!("{address} is in use by a running service of this installation"))
+        }
         Err(error) => Fail(listen_error(address, setting, &error).to_string()),
     }
 }
 
-/// Starts the embedded runtime and asks it for a completion.
+/// Starts the embedded runtime and requests a completion from it.
 async fn embedded(settings: &Settings) -> Finding {
     let Some((file, (pool, supervision))) = settings.model_file().zip(crate::embedded::prepare(settings)) else {
         let missing = "none: completions get 503. Set `model` to a GGUF file, or `runtime.urls` \
@@ -262,7 +267,7 @@ async fn search(settings: &Settings) -> Finding {
         Ok(collections) if collections.is_empty() => {
             let is_forced = settings.search.url.is_some() || settings.grounding == Some(Mode::Always);
             let consequence =
-                if is_forced { "the model is told that nothing was found" } else { "answers are not grounded" };
+                if is_forced { "the prompt says that nothing was found" } else { "answers are not grounded" };
             Note(format!(
                 "nothing is indexed, so {consequence}: index documents with `adriaticum index add DIR`, or set \
                  `search.url`"
@@ -281,7 +286,7 @@ async fn search(settings: &Settings) -> Finding {
     }
 }
 
-/// Asks a runtime for a completion of one token.
+/// Requests a completion of one token from a runtime.
 async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     for (_, result) in pool.check().await {
         if let Err(failure) = result {

@@ -1,4 +1,4 @@
-//! Documentation made from the program itself: the page of all settings, man pages, shell completions.
+//! Documentation generated from the program: the page of all settings, man pages, shell completions.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -37,7 +37,7 @@ urls = [\"http://10.0.0.5:8000/v1\", \"http://10.0.0.6:8000/v1\"]   # or one str
 ```sh
 adriaticum config                        # every setting in force and where its value came from; secrets are masked
 adriaticum --set api.drain=5s config     # with a change
-adriaticum check                         # whether it would work
+adriaticum check                         # check that it works
 ```
 
 An unknown setting in the file or a flag is an error that names the nearest known one; an unknown variable is a warning.

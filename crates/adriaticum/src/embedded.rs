@@ -22,7 +22,7 @@ use crate::model::why_unloadable;
 use crate::settings::Settings;
 use crate::storage::create_folder;
 
-/// For an engine that could not load its model and is started once more to say why.
+/// For an engine that could not load its model and is started once more for the reason.
 const MODEL_FAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts the embedded runtime and its supervisor; none if `model` is none.
@@ -55,7 +55,7 @@ pub(crate) fn engine_command(settings: &Settings, model: &Path, socket: &Path) -
     (std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum")), arguments)
 }
 
-/// Why the engine cannot load its model, in its own words: it is started once more, and its last error is read.
+/// Why the engine cannot load its model: starts it once more, and reads its last error.
 pub(crate) async fn model_fault(settings: &Settings) -> Option<String> {
     let (model, socket) = (settings.model_file()?, SocketFile::new(&settings.data_dir));
     let (program, arguments) = engine_command(settings, &model, &socket.0);
@@ -171,7 +171,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
     serve_beside(frontend, name, options.listen, options.supervised, || decode_loop.run())
 }
 
-/// The same for an embedding model.
+/// The `engine` command for an embedding model.
 fn run_embeddings(model: &Path, listen: Address, supervised: bool) -> Result<ExitCode, CliError> {
     let (engine, frontend) = match EmbeddingEngine::load(model) {
         Ok(loaded) => loaded,
@@ -182,7 +182,7 @@ fn run_embeddings(model: &Path, listen: Address, supervised: bool) -> Result<Exi
     serve_beside(frontend, name, listen, supervised, || engine.run())
 }
 
-/// Serves on another thread: the one that has loaded the model must run it.
+/// Serves on another thread, because the thread that has loaded the model must run it.
 fn serve_beside(
     frontend: Frontend,
     name: String,
@@ -200,7 +200,7 @@ fn serve_beside(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says why a model cannot be served, and how the supervisor is told.
+/// Reports why a model cannot be served. The exit code tells the supervisor whether to restart.
 fn report_model(path: &Path, reason: &ModelError) -> ExitCode {
     let sentence = match reason {
         ModelError::NotLoadable(_) => why_unloadable(path),
@@ -236,7 +236,7 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            // Signals reach the whole process group. `serve` still has requests to finish, and closes stdin after.
+            // Signals reach the whole process group. `serve` finishes its requests first, and then closes stdin.
             if !supervised {
                 return;
             }
@@ -252,13 +252,13 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
     Ok(())
 }
 
-/// Variables that libraries read when the process starts, so that it has to be started again with them.
+/// Variables that libraries read at the start of the process, which is therefore restarted with them.
 const ENVIRONMENT: [(&str, &str); 3] = [
     // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are
     // scattered, and TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-    // How often threads that wait for each other look before they sleep: for about a millisecond instead of a dozen. In
-    // that time a thread that waits keeps the one that it waits for from a CPU, if another process has the others.
+    // How long waiting threads spin before they sleep: about 1 ms instead of 12. A spinning thread may keep the thread
+    // that it waits for from a CPU, if other processes use the other CPUs.
     ("GOMP_SPINCOUNT", "20000"),
     // If llama.cpp aborts, it must not start a debugger first.
     ("GGML_NO_BACKTRACE", "1"),
@@ -268,12 +268,12 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 fn restart_with_environment() {
     let missing: Vec<_> = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     if let (false, Ok(program)) = (missing.is_empty(), std::env::current_exe()) {
-        // Returns only on failure; then the engine runs without.
+        // Returns only on failure; then the engine runs without the variables.
         let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec();
     }
 }
 
-/// The supervisor holds the other end of standard input: when it is closed, however that came about, this process ends.
+/// The supervisor holds the other end of standard input. When that is closed for any reason, this process exits.
 fn exit_when_stdin_closes() {
     std::thread::spawn(|| {
         let mut buffer = [0; 64];
@@ -326,7 +326,7 @@ impl Progress for LoadProgress {
         let busy = if *quiet { "" } else { ", while other processes were busy" };
         let speed = match speed {
             Ok(speed) => format_speed(speed) + busy,
-            Err(NoSpeed::DoesNotWork) => "does not work here".into(),
+            Err(NoSpeed::DoesNotWork) => "does not work on this machine".into(),
             Err(NoSpeed::TooSlow) => "slower".into(),
         };
         let print = || {
@@ -356,5 +356,5 @@ fn progress_bar(bar: ProgressBar, count: &str) -> ProgressBar {
 
 fn format_speed(speed: &Speed) -> String {
     let Speed { prompt, together, one } = speed;
-    format!("{prompt:.0} prompt tokens/s; {together:.0} tokens/s for several together, {one:.0} for one alone")
+    format!("{prompt:.0} prompt tokens/s; {together:.0} tokens/s for several requests, {one:.0} for one")
 }

@@ -1,5 +1,5 @@
-//! What makes the vectors of passages and questions: the sentence encoder, an embeddings server, or an engine with an
-//! embedding model, which is a process of its own.
+//! The source of the vectors of passages and questions: the sentence encoder, an embeddings server, or an engine with an
+//! embedding model in a separate process.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,21 +19,21 @@ use crate::output::print_note;
 use crate::settings::{Embeddings, Settings};
 use crate::{index, log};
 
-/// How often a service looks for a sentence encoder that is not there, and asks for a server's model that is not known.
+/// How often a service looks for a missing sentence encoder, and requests an unknown model of a server.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often a command asks an engine that is starting.
+/// How often a command polls an engine that is starting.
 const START_INTERVAL: Duration = Duration::from_millis(50);
-/// Before an engine that has exited is started again.
+/// The wait before an engine that has exited is restarted.
 const RESTART_DELAY: Duration = Duration::from_secs(5);
 
-/// What a command embeds with. An engine runs as long as it lives.
+/// The embedder of a command. Its engine, if any, runs until this is dropped.
 pub(crate) struct CommandEmbedder {
     pub(crate) embedder: Embedder,
     _engine: Option<(RunningEngine, SocketFile)>,
 }
 
-/// `None` if documents are to be found by their words alone. Where the sentence encoder cannot be had, that is so for a new
-/// index only: one that has vectors would lose them.
+/// `None` if documents are found by their words alone. Without a sentence encoder, that holds only for a new index: one
+/// that has vectors would lose them.
 pub(crate) async fn for_indexing(settings: &Settings) -> Result<Option<CommandEmbedder>, CliError> {
     if settings.search.embeddings == Embeddings::Off {
         return Ok(None);
@@ -69,7 +69,7 @@ pub(crate) async fn for_searching(settings: &Settings) -> Result<Option<CommandE
     }
 }
 
-/// `None` if it was not downloaded, or is not wanted.
+/// `None` if it was not downloaded, or is turned off.
 pub(crate) fn sentence_encoder(settings: &Settings) -> Result<Option<Arc<SentenceEncoder>>, CliError> {
     let file = settings.encoder_file();
     if settings.search.embeddings == Embeddings::Off || !file.exists() {
@@ -91,7 +91,7 @@ impl CommandEmbedder {
     }
 }
 
-/// With a server that answers.
+/// An embedder with a server that answers.
 async fn served(settings: &Settings) -> Result<CommandEmbedder, CliError> {
     let (server, engine) = match &settings.search.embeddings {
         Embeddings::Model(model) => {
@@ -144,7 +144,7 @@ impl EngineProgram {
             .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
             .kill_on_drop(true)
             .spawn()?;
-        // Waiting for a child closes what it still has of this.
+        // Taken out, because waiting for a child closes its standard input.
         let _stdin = child.stdin.take();
         Ok(RunningEngine { child, _stdin })
     }
@@ -175,7 +175,7 @@ async fn wait_for(server: &EmbeddingsServer, engine: &mut RunningEngine, model: 
     }
 }
 
-/// What documents are found by, in words; fails if that is less than what the settings ask for.
+/// Describes how documents are found; fails if that is less than the settings require.
 pub(crate) async fn check(settings: &Settings) -> Result<String, CliError> {
     let embedder = for_searching(settings).await?;
     let has_vectors = index::open(settings)?.is_some_and(|index| index.has_vectors().unwrap_or(false));
@@ -192,7 +192,8 @@ pub(crate) async fn check(settings: &Settings) -> Result<String, CliError> {
     }
 }
 
-/// For a service. A sentence encoder that is downloaded later is loaded then, and a server used whenever it answers.
+/// The embedders of a service. It loads a sentence encoder that is downloaded later, and uses a server whenever that
+/// answers.
 pub(crate) async fn of_service(settings: &Settings) -> Result<Embedders, CliError> {
     let mut embedders = Embedders::default();
     let is_used = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
@@ -234,12 +235,12 @@ async fn load_into(embedders: &Embedders, file: &Path) -> bool {
             let file = file.display();
             tracing::error!(%error, "documents are found by their words alone: {file} cannot be loaded; remove it, and run `adriaticum index add` again");
         }
-        Err(_panicked) => {} // is logged by its hook
+        Err(_panicked) => {} // logged by the panic hook
     }
     false
 }
 
-/// Tries each file that appears once.
+/// Tries each new version of the file once.
 async fn load_later(embedders: Embedders, file: PathBuf) {
     let modified = || std::fs::metadata(&file).and_then(|metadata| metadata.modified()).ok();
     let mut tried = modified();
@@ -253,7 +254,7 @@ async fn load_later(embedders: Embedders, file: PathBuf) {
     }
 }
 
-/// Has the server's model asked whenever it is not known, and says when that changes.
+/// Requests the server's model while it is unknown, and logs when that changes.
 async fn follow(server: Arc<EmbeddingsServer>) {
     let (url, mut was_there) = (server.url().to_string(), None);
     loop {
@@ -273,7 +274,7 @@ async fn follow(server: Arc<EmbeddingsServer>) {
     }
 }
 
-/// Until it is dropped; the socket's file is removed then.
+/// Restarts the engine until this future is dropped, which removes the socket's file.
 async fn keep_running(engine: EngineProgram, _socket: SocketFile) {
     loop {
         let exit: std::io::Result<ExitStatus> = async { engine.spawn()?.child.wait().await }.await;

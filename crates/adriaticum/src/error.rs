@@ -1,4 +1,4 @@
-//! The error that ends a command: one sentence for the person at the terminal, and what to do about it.
+//! The error that ends a command: one sentence for the user, and the remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -29,7 +29,7 @@ impl CliError {
     /// Prints the sentence on standard error and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.0.is_empty() {
-            // If standard error is closed, the exit code has to do.
+            // If standard error is closed, only the exit code reports the error.
             for line in self.0.lines() {
                 let _ = writeln!(std::io::stderr(), "adriaticum: {line}");
             }
@@ -53,13 +53,13 @@ impl From<store::StoreError> for CliError {
 impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            ErrorKind::BrokenPipe => Self(String::new()), // the reader has seen enough, as in `… | head`: not an error
+            ErrorKind::BrokenPipe => Self(String::new()), // closed by the reader, as in `… | head`: not an error
             _ => Self(format!("the output cannot be written: {error}")),
         }
     }
 }
 
-/// The innermost source of an error. The outer ones only say what was being done.
+/// The innermost source of an error. The outer ones only name the operation.
 pub(crate) fn root_cause(mut error: &(dyn Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;

@@ -1,4 +1,4 @@
-//! The grounder that the settings ask for, the index that the database expects, and the `grounding` commands.
+//! The configured grounder, the index that the database expects, and the `grounding` commands.
 
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use chat::{Message, Role};
 use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
-use grounding::index::{IndexError, IndexId, Indexer};
-use grounding::scorer::{self, Evaluation, Scorer};
+use grounding::index::{IndexId, Indexer};
+use grounding::scorer::{self, Evaluation, Score, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
 use grounding::{Embedders, Grounder, LocalSearch, Mode, Search, query};
 use serde::Serialize;
@@ -20,23 +20,22 @@ use crate::error::CliError;
 use crate::settings::Settings;
 use crate::{embedder, index};
 
-/// How often the database is asked which index it expects: a command on another machine may have made the first one.
+/// How often the expected index is read: a command on another machine may have created the first one.
 const EXPECTED_INDEX_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The index that the database expects. One that is there while none is expected is expected from then on.
+/// The index that the database expects. If it expects none, it expects an existing index from now on.
 pub(crate) async fn expected_index(store: &Store, indexer: &Indexer) -> Result<Option<IndexId>, CliError> {
     if let Some(id) = store.expected_index().await? {
         return Ok(Some(id.into()));
     }
     match indexer.id() {
         Ok(Some(id)) => Ok(Some(store.expect_index(id.as_str()).await?.into())),
-        // What cannot be read is reported by the search.
+        // The search reports an index that cannot be read.
         Ok(None) | Err(_) => Ok(None),
     }
 }
 
-/// Keeps `expected` up to date, as long as anything reads it. While the database does not answer, what it said last
-/// holds.
+/// Keeps `expected` up to date as long as it has receivers. While the database does not answer, the last value stays.
 pub(crate) async fn follow_expected_index(
     store: Arc<Store>,
     indexer: Indexer,
@@ -86,7 +85,15 @@ pub(crate) async fn run(settings: &Settings, command: GroundingCommand) -> Resul
     match command {
         GroundingCommand::Score { file } => score(&file),
         GroundingCommand::Judge { file } => judge(&file),
-        GroundingCommand::Explain { text } => explain(settings, text).await,
+        GroundingCommand::Explain { text: Some(text), .. } => {
+            let message = Message::new(Role::User, text);
+            let message = message.map_err(|error| CliError::new(format!("the message {error}")))?;
+            explain(settings, &[message]).await
+        }
+        GroundingCommand::Explain { conversation, .. } => {
+            let file = conversation.unwrap_or_else(|| "-".into());
+            explain(settings, &conversation_in(&file)?).await
+        }
     }
 }
 
@@ -126,44 +133,92 @@ fn judge(file: &Path) -> Result<(), CliError> {
     Ok(write!(std::io::stdout(), "{evaluation}")?)
 }
 
-async fn explain(settings: &Settings, text: String) -> Result<(), CliError> {
-    let message = Message::new(Role::User, text).map_err(|error| CliError::new(format!("the message {error}")))?;
-    let messages = [message];
-    let (score, reasons) = Scorer::new().explain(&messages);
+/// The messages of a JSON document, checked as the API checks them, but without its limits on their number.
+fn conversation_in(file: &Path) -> Result<Vec<Message>, CliError> {
+    let wrong = |reason: &str| CliError::new(format!("{}: {reason}", file.display()));
+    let body: serde_json::Value =
+        serde_json::from_str(&read(file)?).map_err(|error| wrong(&format!("it is not one JSON document: {error}")))?;
+    let messages = body["messages"].as_array().filter(|messages| !messages.is_empty());
+    let messages = messages.ok_or_else(|| wrong("it has no `messages`"))?.iter().map(|message| {
+        let role = match message["role"].as_str() {
+            Some("system") => Role::System,
+            Some("user") => Role::User,
+            Some("assistant") => Role::Assistant,
+            _ => return Err(wrong("the role of a message is system, user or assistant")),
+        };
+        let content = message["content"].as_str().ok_or_else(|| wrong("the content of a message is a string"))?;
+        Message::new(role, content.to_owned()).map_err(|error| wrong(&format!("a message {error}")))
+    });
+    messages.collect()
+}
+
+async fn explain(settings: &Settings, messages: &[Message]) -> Result<(), CliError> {
+    let (score, reasons) = Scorer::new().explain(messages);
     let mut out = std::io::stdout().lock();
-    let verdict = if score.is_required() { "needs facts" } else { "needs no facts" };
-    writeln!(out, "{verdict} (score {:.3}, scorer {})", score.get(), scorer::VERSION)?;
+    let verdict = if score.is_required() { "Needs facts" } else { "Needs no facts" };
+    writeln!(out, "{verdict}: score {:.3} of scorer {}; facts are needed from 0.500 on", score.get(), scorer::VERSION)?;
     for reason in reasons {
-        writeln!(out, "  - {reason}")?;
+        writeln!(out, "  {reason}")?;
     }
-    match query::derive(&messages) {
-        Some(query) if score.is_required() => writeln!(out, "Search query: {query}")?,
-        None if score.is_required() => {
-            writeln!(out, "No search query is left: the message is only code or personal data")?
-        }
-        _ => {}
+    if settings.grounding.is_none() {
+        return Ok(writeln!(out, "Nothing is searched: `grounding` is off")?);
     }
-    let is_asked = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
-    let index = if is_asked { index::open(settings)?.zip(embedder::sentence_encoder(settings)?) } else { None };
-    if let Some((index, encoder)) = index {
-        let query = query::derive_for_index(&messages).unwrap_or_default();
-        let embedder = embedder::for_searching(settings).await?;
-        let vector = embedder.map(|own| own.embedder.question(&query)).transpose();
-        let vector = vector.map_err(|error| index::cli_error(IndexError::Embeddings(error)))?;
-        let hits = index.search(&query, vector.as_ref(), 1).map_err(index::cli_error)?;
-        let turn = encoder.vector(last_turn(&messages));
-        match (hits.first(), Evidence::new(score, &turn, &QuestionClassifier::new(), &messages, &hits)) {
-            (Some(hit), Some(evidence)) => {
-                let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
-                let (sum, question) = (evidence.sum(), evidence.question);
-                writeln!(
-                    out,
-                    "The indexed documents {verdict}: {sum:+.1} (a question or a problem, not a task: {question:+.1})"
-                )?;
-                writeln!(out, "Best passage: {}, score {:.2}", hit.passage.url, hit.score)?;
+    match &settings.search.url {
+        Some(SearchUrl::Remote(url)) => {
+            let query =
+                query::derive(messages).filter(|_| score.is_required() || settings.grounding == Some(Mode::Always));
+            match query {
+                Some(query) => writeln!(out, "Search query for {url}: {query}")?,
+                None => writeln!(out, "{url} is not queried")?,
             }
-            _ => writeln!(out, "The indexed documents have no vectors yet: add their folders again")?,
         }
+        None | Some(SearchUrl::Local) => explain_index(settings, messages, score, &mut out).await?,
+    }
+    Ok(())
+}
+
+/// Prints the passages of the built-in index, and whether they help.
+async fn explain_index(
+    settings: &Settings,
+    messages: &[Message],
+    score: Score,
+    out: &mut impl Write,
+) -> Result<(), CliError> {
+    let encoder = embedder::sentence_encoder(settings)?;
+    let query = if encoder.is_some() { query::derive_for_index(messages) } else { query::derive(messages) };
+    let Some(query) = query else {
+        return Ok(writeln!(out, "Nothing is searched: the message is only code or personal data")?);
+    };
+    writeln!(out, "Search query: {query}")?;
+    let Some(index) = index::open(settings)? else {
+        return Ok(writeln!(
+            out,
+            "Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR"
+        )?);
+    };
+    let hits = index::hits(settings, &index, &query).await?;
+    let turn = encoder.map(|encoder| encoder.vector(last_turn(messages)));
+    let evidence = turn.and_then(|turn| Evidence::new(score, &turn, &QuestionClassifier::new(), messages, &hits));
+    let is_used = match (settings.grounding, evidence) {
+        (Some(Mode::Always), _) => true,
+        (_, Some(evidence)) => evidence.is_helpful(),
+        (_, None) => score.is_required(),
+    };
+    match evidence {
+        Some(evidence) => {
+            let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
+            writeln!(out, "The documents {verdict}: {:+.2}; they help above 0", evidence.sum())?;
+            evidence.parts().iter().try_for_each(|(what, part)| writeln!(out, "  {part:+.2} {what}"))?;
+        }
+        None => writeln!(out, "No document was compared by its meaning, so only requests that need facts get sources")?,
+    }
+    match is_used && !hits.is_empty() {
+        true => writeln!(out, "In the prompt:")?,
+        false => return Ok(writeln!(out, "No passage goes into the prompt")?),
+    }
+    let in_prompt = index::in_prompt(settings, &hits);
+    for hit in hits.iter().filter(|hit| in_prompt.contains(&hit.passage.url)) {
+        writeln!(out, "  {:.2} {} ({})", hit.score, hit.passage.title, hit.passage.url)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The `health` command: asks a running service whether it is ready. For containers without another HTTP client.
+//! The `health` command: queries the readiness of a running service. For containers without an HTTP client.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,7 +22,9 @@ struct Readiness {
 
 pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Result<ExitCode, CliError> {
     let address = given.or(settings.ops.listen).ok_or_else(|| {
-        CliError::new("`ops.listen` is none, so there is nothing to ask. Set it to an address, or give --ops ADDRESS.")
+        CliError::new(
+            "`ops.listen` is none, so no service can be queried. Set it to an address, or give --ops ADDRESS.",
+        )
     })?;
     let address = reachable(address);
     let readiness = get_readiness(address).await.map_err(|reason| {
@@ -38,7 +40,7 @@ pub(crate) async fn health(settings: &Settings, given: Option<SocketAddr>) -> Re
     Ok(if readiness.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A service that listens on all addresses is asked on the loopback one.
+/// A service that listens on all addresses is queried on the loopback address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -1,7 +1,7 @@
 //! API and console on one listener: the request's host decides which of them handles it.
 //!
-//! The console's requests run on threads of their own, also here. Its pages take long if there is much to sum up, its
-//! changes wait for the disk, and SQLite does both on the calling thread: no caller of the API may wait for that.
+//! The console's requests run on separate threads here, too. Its pages may sum up many rows, its changes wait for the
+//! disk, and SQLite does both on the calling thread: no caller of the API may wait for that.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl HostRouter {
         (self.console.host().is_named_by(&head), Request::from_parts(head, body))
     }
 
-    /// Has the console handle a request, on the thread that has the least to do. If the client disconnects, this is
-    /// dropped and the request with it.
+    /// Runs a request to the console on the thread with the fewest tasks. If the client disconnects, this future is
+    /// dropped, and the request with it.
     async fn run_console(
         &self,
         connection: ClientConnection,
@@ -52,7 +52,7 @@ impl HostRouter {
         }
         match task.join_next().await {
             Some(Ok(response)) => response,
-            // The thread has been stopped: there is nobody left to read this.
+            // The thread was stopped, so the client no longer reads the response.
             _ => {
                 let mut response = Response::new(ResponseBody::from("The console was stopped."));
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// `None` if no issuer is set. Does not talk to the provider yet.
+/// `None` if no issuer is set. Does not contact the provider.
 pub(crate) fn from_settings(settings: &Settings, console_origin: &str) -> Result<Option<IdentityProvider>, CliError> {
     let oidc = &settings.oidc;
     let Some(issuer) = oidc.issuer.clone() else { return Ok(None) };

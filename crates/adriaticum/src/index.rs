@@ -1,9 +1,14 @@
-//! The `index` commands. The database knows the id of the index before there is one, so that none is ever lost unnoticed.
+//! The `index` commands. The database stores the id of the index before the index is created, so that a lost
+//! index is always noticed.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use format::{count, number};
-use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Hit, Index, IndexError, IndexId, Indexer};
+use grounding::Grounder;
+use grounding::index::{
+    AddOptions, AddReport, ChildProgram, Extractor, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
+};
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
@@ -22,7 +27,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
     match command {
         IndexCommand::Add { folders, url } => {
             if url.is_some() && folders.len() > 1 {
-                return Err(CliError::new("each folder has a URL of its own: add them one at a time with --url"));
+                return Err(CliError::new("each folder needs a separate URL: add them one at a time with --url"));
             }
             let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
@@ -37,9 +42,9 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
             check(settings, &indexer).await?;
             list(&indexer, json)
         }
-        IndexCommand::Search { question, json } => {
+        IndexCommand::Search { question, document, json } => {
             check(settings, &indexer).await?;
-            search(settings, &question, json).await
+            search(settings, &question, document.as_deref(), json).await
         }
         IndexCommand::Remove { folders } => folders.iter().try_for_each(|folder| remove(&indexer, folder)),
     }
@@ -53,7 +58,7 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
     match found {
         Some(found) if found != expected => Err(cli_error(IndexError::Replaced)),
         None if id != expected => {
-            print_note("this installation has had an index, which is not here: add every folder that it held");
+            print_note("this installation had an index, which is missing: add each of its folders again");
             Ok(expected)
         }
         _ => Ok(expected),
@@ -76,12 +81,12 @@ pub(crate) fn compare(expected: Option<IndexId>, indexer: &Indexer) -> Result<()
 
 async fn forget(settings: &Settings) -> Result<(), CliError> {
     match open_store(settings).await?.forget_index().await? {
-        true => print_line("The index is given up. A running service follows within a second or two."),
+        true => print_line("The expected index is forgotten. A running service follows within a second or two."),
         false => print_line("No index was expected."),
     }
 }
 
-/// Reads documents for `add`, in a process of its own.
+/// Reads documents for `add`, in a separate process.
 pub(crate) fn extract() -> Result<(), CliError> {
     Ok(grounding::index::serve_extraction()?)
 }
@@ -178,7 +183,7 @@ fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
     print_line(table.to_string().trim_end())
 }
 
-/// What a search found, with everything that decides its place.
+/// A hit, with the figures that decide its place.
 #[derive(Serialize)]
 struct JsonHit<'a> {
     url: &'a str,
@@ -186,6 +191,7 @@ struct JsonHit<'a> {
     score: f32,
     words: f32,
     meaning: Option<f32>,
+    in_prompt: bool,
     text: &'a str,
 }
 
@@ -196,16 +202,34 @@ pub(crate) fn open(settings: &Settings) -> Result<Option<Index>, CliError> {
 const MAX_HITS: usize = 10;
 const SNIPPET_CHARS: usize = 160;
 
-async fn search(settings: &Settings, question: &str, json: bool) -> Result<(), CliError> {
+/// The best passages for a question, by the configured embedder.
+pub(crate) async fn hits(settings: &Settings, index: &Index, question: &str) -> Result<Vec<Hit>, CliError> {
+    let vector = question_vector(settings, question).await?;
+    index.search(question, vector.as_ref(), MAX_HITS).map_err(cli_error)
+}
+
+async fn question_vector(settings: &Settings, question: &str) -> Result<Option<QuestionVector>, CliError> {
+    let embedder = embedder::for_searching(settings).await?;
+    let vector = embedder.map(|own| own.embedder.question(question)).transpose();
+    vector.map_err(|error| cli_error(IndexError::Embeddings(error)))
+}
+
+/// The URLs of the documents whose passages fit into a prompt.
+pub(crate) fn in_prompt(settings: &Settings, hits: &[Hit]) -> HashSet<String> {
+    let passages: Vec<_> = hits.iter().map(|hit| hit.passage.clone()).collect();
+    let sources = Grounder::augment(&passages, settings.search.tokens).sources;
+    sources.iter().map(|source| source.url().to_owned()).collect()
+}
+
+async fn search(settings: &Settings, question: &str, document: Option<&Path>, json: bool) -> Result<(), CliError> {
     let Some(index) = open(settings)? else {
         return Err(CliError::new(
             "nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR",
         ));
     };
-    let embedder = embedder::for_searching(settings).await?;
-    let vector = embedder.map(|own| own.embedder.question(question)).transpose();
-    let vector = vector.map_err(|error| cli_error(IndexError::Embeddings(error)))?;
+    let vector = question_vector(settings, question).await?;
     let hits = index.search(question, vector.as_ref(), MAX_HITS).map_err(cli_error)?;
+    let in_prompt = in_prompt(settings, &hits);
     if json {
         let hits = hits.iter().map(|Hit { passage, score, words, meaning }| JsonHit {
             url: &passage.url,
@@ -213,23 +237,57 @@ async fn search(settings: &Settings, question: &str, json: bool) -> Result<(), C
             score: *score,
             words: *words,
             meaning: *meaning,
+            in_prompt: in_prompt.contains(&passage.url),
             text: &passage.text,
         });
         return print_json(&hits.collect::<Vec<_>>());
     }
     if hits.is_empty() {
-        return print_line("No passage was found.");
+        print_line("No passage was found.")?;
     }
     for (place, Hit { passage, score, words, meaning }) in (1..).zip(&hits) {
         let meaning = meaning.map_or("–".into(), |cosine| format!("{cosine:.2}"));
+        let prompt = if in_prompt.contains(&passage.url) { ", in the prompt" } else { "" };
         print_line(&format!("{place}. {} ({})", passage.title, passage.url))?;
-        print_line(&format!("   score {score:.2}: words {words:.2}, meaning {meaning}"))?;
+        print_line(&format!("   score {score:.2}: words {words:.2}, meaning {meaning}{prompt}"))?;
         let text: String = passage.text.split_whitespace().collect::<Vec<_>>().join(" ");
         let cut = text.char_indices().nth(SNIPPET_CHARS).map_or(text.len(), |(end, _)| end);
         let dots = if cut < text.len() { "…" } else { "" };
         print_line(&format!("   {}{dots}", &text[..cut]))?;
     }
-    Ok(())
+    match document {
+        Some(file) => {
+            let file = std::fs::canonicalize(file).or_else(|_| std::path::absolute(file))?;
+            let rank = index.rank(&file, question, vector.as_ref()).map_err(cli_error)?;
+            print_line(&format!("{}: {}", file.display(), rank_reason(&rank, &hits)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why a file is, or is not, among the hits.
+fn rank_reason(rank: &FileRank, hits: &[Hit]) -> String {
+    let (best, last) = (hits.first().map_or(0.0, |hit| hit.score), hits.last().map_or(0.0, |hit| hit.score));
+    match rank {
+        FileRank::OutsideFolders => "it is in no folder that is indexed; add it with: adriaticum index add DIR".into(),
+        FileRank::NotIndexed { folder } => {
+            let folder = folder.display();
+            format!("it is not in the index; `adriaticum index add {folder}` reads it, or says why it is skipped")
+        }
+        FileRank::NotNear { passages, meaning } => {
+            let cosine =
+                meaning.map_or_else(String::new, |cosine| format!("; the nearest has a meaning of {cosine:.2}"));
+            format!("none of its {} is among the nearest{cosine}", count(*passages as u64, "passage"))
+        }
+        FileRank::Ranked { place, hit } if hits.contains(hit) => {
+            format!("it is found, in place {place}, with a score of {:.2}", hit.score)
+        }
+        FileRank::Ranked { place, hit } => format!(
+            "its best passage is in place {place} with a score of {:.2}, too far from the best with {best:.2}; the last \
+             shown has {last:.2}",
+            hit.score
+        ),
+    }
 }
 
 #[derive(Serialize)]

@@ -21,11 +21,11 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
     let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
     match command {
         KeysCommand::Create { name, without_completions, expires, budget, project } => {
-            let expires_at = expires.map(|life| store.now() + life);
+            let expires_at = expires.map(|lifetime| store.now() + lifetime);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
             let key = store.create_key(&operator, new, settings.console.keys_per_person).await;
             let key = key.map_err(|error| CliError::new(error.to_string()))?;
-            // Before anybody has the key.
+            // Before the key is printed.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
                 let set = store.set_limit(admin, limit).await;
@@ -56,7 +56,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             false => Err(CliError::new(format!("there is no key {id}, or it has no old secret that still works"))),
         },
         KeysCommand::Set { id, expires, completions, owner, note, project } => {
-            let expiry = expires.map(|life| match life {
+            let expiry = expires.map(|lifetime| match lifetime {
                 Lifetime::Never => KeyChange::Expiry(None),
                 Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
             });
@@ -74,7 +74,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             if !is_changed.map_err(|error| CliError::new(error.to_string()))? {
                 return Err(no_such_key(id));
             }
-            print_line(&format!("Changed {id}. It holds from the next request on."))
+            print_line(&format!("Changed {id}. This applies from the next request on."))
         }
         KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&operator, id).await? {
             Some(at) => {
@@ -138,7 +138,7 @@ struct JsonKey<'a> {
     expires_at: Option<String>,
     revoked_at: Option<String>,
     owner: Option<&'a str>,
-    /// Until when the secret before this one works.
+    /// When the previous secret stops working.
     previous_until: Option<String>,
     note: &'a str,
     /// The label by which usage is grouped and priced.

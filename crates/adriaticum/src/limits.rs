@@ -21,8 +21,9 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
             match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(cli_error)? {
+                true if amount == 0 => print_line("Limited to 0: every request is refused, from the next one on."),
                 true => print_line(&format!(
-                    "Limited to {}. It holds from the next request on.",
+                    "Limited to {}. This applies from the next request on.",
                     format::limit(kind, amount)
                 )),
                 false => Err(CliError::new("there is no such key; `adriaticum keys list` lists all")),
@@ -31,7 +32,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
             match store.remove_limit(admin, scope, kind).await.map_err(cli_error)? {
-                true => print_line(&format!("There is no limit of {} any more.", kind.describe())),
+                true => print_line(&format!("The limit of {} is removed.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }
         }
@@ -51,7 +52,7 @@ async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope,
     }
 }
 
-/// One limit and whose it is.
+/// A limit and its subject.
 struct LimitRow {
     limit: Limit,
     budget: Option<BudgetUse>,
@@ -122,7 +123,7 @@ struct JsonLimit<'a> {
     amount: u64,
     used: Option<u64>,
     left: Option<u64>,
-    /// At the end of the period, if it goes on like this.
+    /// The usage at the end of the period, at the current rate.
     forecast: Option<u64>,
     /// Requests whose tokens no runtime measured; they are not in `used`.
     unmeasured_requests: Option<u64>,

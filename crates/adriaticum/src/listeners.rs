@@ -15,7 +15,7 @@ use crate::host_router::HostRouter;
 use crate::identity_provider;
 use crate::settings::{Settings, environment_name};
 
-/// The console has few visitors at a time.
+/// The console has few concurrent users.
 const CONSOLE_MAX_CONNECTIONS: usize = 256;
 const CONSOLE_THREADS: usize = 2;
 /// Open files kept for the database, threads, refusals, health checks and monitoring.
@@ -36,7 +36,7 @@ pub(crate) struct Listener {
 pub(crate) enum ConsoleListener {
     /// `console.listen` is none.
     Disabled,
-    /// The API's listener; requests are told apart by host.
+    /// The API's listener; requests are routed by host.
     Shared,
     Separate(Listener),
 }
@@ -56,7 +56,7 @@ impl Listeners {
         Ok(Self { api, console, ops })
     }
 
-    /// All addresses that are listened on.
+    /// The addresses of all listeners.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let console = match &self.console {
             ConsoleListener::Separate(listener) => Some(listener),
@@ -94,12 +94,13 @@ impl Listeners {
             api_base_url,
             passwords: settings.console.passwords,
             keys_per_person: settings.console.keys_per_person,
+            webhook: settings.webhook.url.is_some(),
         };
         let console = Console::new(console, store, api.clone(), sign_ins);
         console.map_err(|error| CliError::new(format!("the console could not be started: {error}")))
     }
 
-    /// Serves until the stop. Returns how many connections were cut off at its deadline.
+    /// Serves until the stop. Returns the number of connections that were cut off at its deadline.
     pub(crate) async fn serve(
         self,
         settings: &Settings,
@@ -178,7 +179,7 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-/// The connections that so many files allow: each may need a second one to a runtime.
+/// The connections that this number of files allows: each may need a second one to a runtime.
 fn max_connections(files: u64, wanted: usize) -> usize {
     let possible = usize::try_from(files.saturating_sub(RESERVED_FILES) / 2).unwrap_or(usize::MAX).max(1);
     if possible < wanted {

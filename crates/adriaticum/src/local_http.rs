@@ -10,7 +10,7 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 /// A host that is neither the API's nor the console's.
 const HOST_NAME: &str = "localhost.invalid";
 
-/// The body; at least its first `MAX_BODY_BYTES`, if it has as many.
+/// The body. One longer than `MAX_BODY_BYTES` may be cut off after that.
 pub(crate) async fn get(address: SocketAddr, path: &str, timeout: Duration) -> reqwest::Result<Vec<u8>> {
     // Without the system's root certificates, which a container may not have.
     let client = Client::builder().no_proxy().tls_certs_only([]).redirect(redirect::Policy::none()).timeout(timeout);

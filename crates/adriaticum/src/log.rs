@@ -1,10 +1,10 @@
 //! The log: text on a terminal, JSON otherwise. It never holds message text or keys.
 //!
-//! Rare events are written at once. The line of each request goes into a buffer that a thread of its own writes in
-//! batches, so that workers wait neither for each other nor for whoever reads the log. When the reader stalls, lines
-//! are dropped and counted; requests are not delayed.
+//! Rare events are written immediately. The line of each request goes into a buffer that a separate thread writes in
+//! batches, so that workers wait neither for each other nor for the log's reader. When the reader stalls, lines are
+//! dropped and counted; requests are not delayed.
 //!
-//! Libraries log less than we do, and only so many lines a minute: what they say may depend on what a stranger sent.
+//! Libraries log less than we do, and a limited number of lines a minute: their messages may depend on what a client sent.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -23,11 +23,11 @@ use crate::error::CliError;
 /// The `target` of request lines.
 const TARGET: &str = "requests";
 const MAX_BUFFERED_BYTES: usize = 4 << 20;
-/// How long lines are collected before they are written. Waking the thread for each would cost more than writing it.
+/// Lines are collected this long before they are written: waking the thread for each costs more than writing it.
 const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What our own lines have as the first part of their target: our crates, and request lines.
+/// The first part of our own lines' targets: our crates, and request lines.
 const OUR_TARGETS: [&str; 18] = [
     TARGET,
     "admission",
@@ -48,7 +48,7 @@ const OUR_TARGETS: [&str; 18] = [
     "unix_socket",
     "wire",
 ];
-/// Lines of all libraries together. More would hide our own and fill the disk.
+/// For all libraries together. More would hide our own lines and fill the disk.
 const LIBRARY_LINES: u32 = 100;
 const LIBRARY_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -90,8 +90,8 @@ fn write_json(level: &str, message: &str) {
     let _ = writeln!(io::stderr(), "{line}"); // there is nowhere to report it
 }
 
-/// For the standard error of a child process that logs like this one: what its libraries print is put into the log's
-/// format. `None` on a terminal, which the child may write to.
+/// A pipe for the standard error of a child process that logs like this one; the output of its libraries is put into the
+/// log's format. `None` on a terminal, which the child may write to.
 pub(crate) fn child_stderr() -> Option<Arc<io::PipeWriter>> {
     if io::stderr().is_terminal() {
         return None;
@@ -110,7 +110,7 @@ pub(crate) fn child_stderr() -> Option<Arc<io::PipeWriter>> {
     Some(Arc::new(writer))
 }
 
-/// Panics are lines of the log, too.
+/// Logs panics.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -120,8 +120,8 @@ fn log_panics() {
     }));
 }
 
-/// Libraries log warnings and errors, and what they do only at `debug`. llama.cpp and the parsers of documents, which
-/// warn of everything, log errors. At `trace`, everybody logs everything.
+/// Libraries log warnings and errors, and informational lines only at `debug`. llama.cpp and the parsers of documents,
+/// which warn of everything, log errors. At `trace`, all targets log everything.
 fn directives(level: &str) -> String {
     let libraries = match level {
         "trace" => return level.to_owned(),
@@ -133,7 +133,7 @@ fn directives(level: &str) -> String {
     format!("{libraries}{ours},llama-cpp-2=error,html5ever=error,lopdf=error,pdf_extract=error")
 }
 
-/// Drops the lines of libraries that are too many.
+/// Drops lines of libraries above the limit.
 struct LibraryLimit {
     began: Instant,
     budget: Mutex<LineBudget>,
@@ -161,7 +161,7 @@ impl<S: Subscriber> Layer<S> for LibraryLimit {
     }
 }
 
-/// So many lines in every interval.
+/// `LIBRARY_LINES` in every interval.
 #[derive(Debug, Default)]
 struct LineBudget {
     interval: u64,
@@ -196,8 +196,22 @@ pub(crate) struct RequestLogWriter {
 
 #[derive(Debug, Clone, Copy)]
 enum LogFormat {
-    Text,
+    /// Like the lines of `tracing`.
+    Text(Colours),
     Json,
+}
+
+/// Escape sequences before and after the parts of a line.
+#[derive(Debug, Clone, Copy, Default)]
+struct Colours {
+    dim: &'static str,
+    green: &'static str,
+    italic: &'static str,
+    end: &'static str,
+}
+
+impl Colours {
+    const ANSI: Self = Self { dim: "\x1b[2m", green: "\x1b[32m", italic: "\x1b[3m", end: "\x1b[0m" };
 }
 
 #[derive(Debug, Default)]
@@ -214,7 +228,7 @@ impl RequestLogWriter {
             return None;
         }
         let lines = Arc::new(Self {
-            format: if io::stderr().is_terminal() { LogFormat::Text } else { LogFormat::Json },
+            format: if io::stderr().is_terminal() { LogFormat::text() } else { LogFormat::Json },
             buffer: Mutex::default(),
             not_empty: Condvar::new(),
             flushed: Condvar::new(),
@@ -280,6 +294,12 @@ impl RequestLog for RequestLogWriter {
 }
 
 impl LogFormat {
+    /// In colours, unless `NO_COLOR` is set: the rule that `tracing` follows.
+    fn text() -> Self {
+        let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self::Text(if is_plain { Colours::default() } else { Colours::ANSI })
+    }
+
     fn write<'a>(
         self,
         line: &mut Vec<u8>,
@@ -288,10 +308,10 @@ impl LogFormat {
     ) -> io::Result<()> {
         let now = humantime::format_rfc3339_micros(now);
         match self {
-            Self::Text => {
-                write!(line, "{now}  INFO request")?;
+            Self::Text(Colours { dim, green, italic, end }) => {
+                write!(line, "{dim}{now}{end} {green} INFO{end} request")?;
                 for (name, field) in fields {
-                    push(line, &[" ", name, "="]);
+                    push(line, &[" ", italic, name, end, dim, "=", end]);
                     match field {
                         Field::Text(text) => push(line, &[text]),
                         Field::Number(number) => push(line, &[itoa::Buffer::new().format(number)]),
@@ -315,7 +335,7 @@ impl LogFormat {
     }
 }
 
-/// There are as many lines as requests, and formatting takes several times as long.
+/// Every request has a line, and formatting would take several times as long.
 fn push(line: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| line.extend_from_slice(part.as_bytes()));
 }
@@ -327,12 +347,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_get_so_many_lines_a_minute() {
+    fn libraries_have_a_limit_of_lines_a_minute() {
         let mut budget = LineBudget::default();
         let mut take = |second| budget.take(Duration::from_secs(second));
         let written = (0..1_000).filter(|_| take(1).0).count();
         assert_eq!(written, LIBRARY_LINES as usize);
-        assert_eq!(take(61), (true, 1_000 - u64::from(LIBRARY_LINES)), "it is told once");
+        assert_eq!(take(61), (true, 1_000 - u64::from(LIBRARY_LINES)), "reported once");
         assert_eq!(take(62), (true, 0));
     }
 
@@ -374,6 +394,9 @@ mod tests {
         let json = line(LogFormat::Json);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), expected);
         assert!(json.ends_with("}\n") && json.lines().count() == 1);
-        assert!(line(LogFormat::Text).starts_with("1970-01-01T00:00:00.000000Z  INFO request runtime="));
+        let plain = line(LogFormat::Text(Colours::default()));
+        assert!(plain.starts_with("1970-01-01T00:00:00.000000Z  INFO request runtime="));
+        let coloured = line(LogFormat::Text(Colours::ANSI));
+        assert_eq!(regex::Regex::new("\x1b\\[[0-9]m|\x1b\\[32m").unwrap().replace_all(&coloured, ""), plain);
     }
 }

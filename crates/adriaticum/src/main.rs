@@ -1,4 +1,4 @@
-//! The binary: command line, configuration, composition. Only here are concrete choices named.
+//! The binary: command line, configuration, composition. Only this crate names concrete choices.
 
 mod accounts;
 mod alerts;

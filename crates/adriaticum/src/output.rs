@@ -1,4 +1,4 @@
-//! What commands print.
+//! Output of commands.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print_line(&serde_json::to_string_pretty(value).expect("plain rows always serialize"))
 }
 
-/// Prints a remark on standard error, where it is not taken for the result. The command goes on if that fails.
+/// Prints a remark on standard error, separate from the result. Failures are ignored.
 pub(crate) fn print_note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

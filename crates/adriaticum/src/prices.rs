@@ -1,4 +1,4 @@
-//! The `prices` commands: what a million tokens cost, by project and for everything else.
+//! The `prices` commands: the price of a million tokens, by project and for everything else.
 
 use serde::Serialize;
 use store::{Admin, Price, PriceList, Store, Viewer};
@@ -33,7 +33,7 @@ fn subject(of: &PriceOf) -> String {
 async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
     let removed = store.remove_price(admin, of.project.as_ref()).await;
     match removed.map_err(|error| CliError::new(error.to_string()))? {
-        true => print_line(&format!("{} has no price any more.", subject(of))),
+        true => print_line(&format!("{} no longer has a price.", subject(of))),
         false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
     }
 }
@@ -58,10 +58,10 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     print_line(table.to_string().trim_end())
 }
 
-/// Amounts are texts, because they are exact.
+/// Amounts are strings, because they are exact.
 #[derive(Serialize)]
 struct JsonPrice<'a> {
-    /// `null` for everything without a price of its own.
+    /// `null` for everything without a project price.
     project: Option<&'a str>,
     prompt: String,
     completion: String,

@@ -43,7 +43,7 @@ pub(crate) struct Progress {
 
 enum Output {
     Bar(ProgressBar),
-    /// How many tenths have been printed.
+    /// The number of tenths that have been printed.
     Lines(u64),
 }
 

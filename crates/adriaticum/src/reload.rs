@@ -1,5 +1,5 @@
-//! Reloads the configuration on SIGHUP: applies what can change at run time, and logs what needs a restart.
-//! A wrong configuration changes nothing.
+//! Reloads the configuration on SIGHUP: applies reloadable settings, and logs those that need a restart. A wrong
+//! configuration changes nothing.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Where the services of this installation listen: each has a locked file in the data folder, as long as it runs. By it
-//! `check` tells them from other programs, without a request.
+//! The addresses of this installation's running services. Each service holds a locked file in the data folder, by which
+//! `check` distinguishes it from other programs without a request.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ pub(crate) struct RunningService {
 }
 
 impl RunningService {
-    /// Removes files that crashed services have left.
+    /// Creates the file of this process, and removes those of crashed services.
     pub(crate) fn announce(data_dir: &Path, addresses: &[SocketAddr]) -> std::io::Result<Self> {
         for (path, file) in files(data_dir) {
             if file.try_lock().is_ok() {
@@ -35,12 +35,12 @@ impl Drop for RunningService {
     }
 }
 
-/// Where services of this installation listen now.
+/// The addresses of the running services of this installation.
 pub(crate) fn addresses(data_dir: &Path) -> Vec<SocketAddr> {
     let is_locked = |file: &File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     let mut text = String::new();
     for (_, mut file) in files(data_dir).filter(|(_, file)| is_locked(file)) {
-        let _ = file.read_to_string(&mut text); // what cannot be read is not ours
+        let _ = file.read_to_string(&mut text); // an unreadable file is not ours
     }
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }

@@ -30,7 +30,7 @@ use crate::{embedded, embedder, grounding, log};
 
 /// How long the first check of the runtimes may delay the start.
 const FIRST_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Probes and monitoring are few, and are answered at once.
+/// Probes and monitoring send few requests, which are answered immediately.
 const OPS_MAX_CONNECTIONS: usize = 16;
 const OPS_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(5), idle: Duration::from_secs(75) };
 const OPS_STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     let store = Arc::new(open_store(settings).await?);
     let mut listeners = Listeners::bind(settings).await?;
     let _running = RunningService::announce(&settings.data_dir, &listeners.addresses()).inspect_err(
-        |error| tracing::warn!(%error, "the data folder cannot be written: `check` will not know this service"),
+        |error| tracing::warn!(%error, "the data folder cannot be written: `check` will not recognize this service"),
     );
     let (ledger, writer) = store.start_ledger(settings.ledger.retention)?;
     let backend = start_backend(settings).await;
@@ -114,7 +114,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     tokio::select! {
         biased; // signals first, so that the first one is counted before the stop begins
         () = second_signal.wait_for_second() => {
-            tracing::warn!("stopped at once by a second signal");
+            tracing::warn!("stopped immediately by a second signal");
             std::process::exit(130)
         }
         exit = served => exit,
@@ -122,7 +122,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     }
 }
 
-/// Serves health and metrics. It stops last, so that the stop itself can be watched.
+/// Serves health and metrics. It stops last, so that the stop can be monitored.
 struct OpsServer {
     task: JoinHandle<std::io::Result<usize>>,
     lifecycle: watch::Sender<Lifecycle>,
@@ -144,7 +144,7 @@ impl OpsServer {
 
     async fn stop(self) {
         self.lifecycle.send_replace(Lifecycle::Stopping);
-        let _ = self.task.await; // nothing is lost with it
+        let _ = self.task.await; // its result does not matter
     }
 }
 

@@ -1,4 +1,4 @@
-//! Graceful shutdown: the signals that ask for it, and its steps.
+//! Graceful shutdown: its signals and its steps.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -41,15 +41,15 @@ impl StopSignals {
         self.next().await;
     }
 
-    /// Waits for the first signal, then publishes each step. SIGTERM is followed by draining: proxies in front need
-    /// that long to notice.
+    /// Waits for the first signal, then publishes each step. SIGTERM starts with draining, so that proxies
+    /// notice the stop.
     pub(crate) async fn run(mut self, drain: Duration, lifecycle: watch::Sender<Lifecycle>) {
         if self.next().await == StopSignal::Terminate && !drain.is_zero() {
-            tracing::info!(?drain, "draining: requests are still answered, but should go elsewhere");
+            tracing::info!(?drain, "draining: requests are still served, but should be sent elsewhere");
             lifecycle.send_replace(Lifecycle::Draining);
             tokio::time::sleep(drain).await;
         }
-        tracing::info!("stopping: requests in flight are finished first; a second signal stops at once");
+        tracing::info!("stopping: requests in flight are finished first; a second signal stops immediately");
         lifecycle.send_replace(Lifecycle::Stopping);
     }
 
@@ -58,7 +58,7 @@ impl StopSignals {
             tokio::select! {
                 _ = self.interrupt.recv() => return StopSignal::Interrupt,
                 _ = self.terminate.recv() => return StopSignal::Terminate,
-                // SIGHUP also means: reload the configuration. It asks for a stop only when the terminal was closed.
+                // SIGHUP also reloads the configuration. It requests a stop only if the terminal was closed.
                 _ = self.hangup.recv() => if self.has_terminal && terminal_is_gone() { return StopSignal::Interrupt },
             }
         }

@@ -26,12 +26,12 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     opened.map_err(|error| {
         let remedy = match error {
             store::StoreError::SchemaTooNew { .. } => {
-                "Start that version, or restore the back-up from before the upgrade."
+                "Start that version, or restore the backup from before the upgrade."
             }
             store::StoreError::SettingRefused { .. } => {
                 "A write-ahead log needs a local file system: set `data_dir` to a folder on one."
             }
-            store::StoreError::Locked => "Close whatever has it open exclusively.",
+            store::StoreError::Locked => "Close the program that has it open exclusively.",
             _ => remedy,
         };
         let reason = match &database {
@@ -43,7 +43,7 @@ pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {
     })
 }
 
-/// Why neither the file nor others beside it can be written, as the system says. SQLite does not.
+/// The system's reason why the file, or other files in its folder, cannot be written. SQLite does not report it.
 fn unwritable(database: &Path) -> Option<std::io::Error> {
     let opened = File::options().read(true).write(true).open(database);
     let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -53,7 +53,7 @@ fn unwritable(database: &Path) -> Option<std::io::Error> {
     }
 }
 
-/// With the name by which manuals know it.
+/// The message with the symbolic name that manuals use.
 pub(crate) fn os_error(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::PermissionDenied => format!("{error}, EACCES"),

@@ -1,4 +1,4 @@
-//! Exports spans to a collector by OTLP over HTTP, in batches on a thread of its own.
+//! Exports spans to a collector by OTLP over HTTP, in batches on a separate thread.
 //!
 //! The queue is bounded: when the collector is slow or down, spans are dropped and no request is delayed.
 
@@ -20,7 +20,7 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the last export may delay the stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// None inside if no collector is configured.
+/// Holds none if no collector is configured.
 pub(crate) struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
@@ -51,7 +51,7 @@ impl Traces {
         self.0.as_ref().map(|provider| provider.tracer(SERVICE_NAME))
     }
 
-    /// Exports what is left. Blocks up to `SHUTDOWN_TIMEOUT`.
+    /// Exports the remaining spans. Blocks up to `SHUTDOWN_TIMEOUT`.
     pub(crate) fn stop(self) {
         if let Some(provider) = self.0
             && let Err(error) = provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT)
@@ -61,7 +61,7 @@ impl Traces {
     }
 }
 
-/// `OTEL_SERVICE_NAME` overrides the name, as the specification says.
+/// `OTEL_SERVICE_NAME` overrides the name, as in the specification.
 fn service_name() -> String {
     std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| SERVICE_NAME.into())
 }

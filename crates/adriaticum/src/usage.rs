@@ -1,4 +1,4 @@
-//! The `usage` command: totals from the roll-ups, by group if asked for, or single requests; as a table, JSON or CSV.
+//! The `usage` command: totals from the roll-ups, optionally grouped, or individual requests, as a table, JSON or CSV.
 
 use std::io::{BufWriter, Write};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use format::{
 };
 use serde::Serialize;
 use store::{
-    AccountId, Email, Figures, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, Store, UsageQuery,
-    UsageReport, Viewer,
+    AccountId, Email, Figures, Latencies, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, Store,
+    UsageQuery, UsageReport, Viewer,
 };
 
 use crate::accounts::find_account;
@@ -25,7 +25,7 @@ use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
-    let range = Range::of(options, store.now())?;
+    let range = Range::from_options(options, store.now())?;
     // Standard output flushes at every line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
@@ -53,12 +53,12 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     }
     out.flush()?;
     if report.is_widened {
-        print_note("The range was widened to whole hours: single requests of that time are not kept any more.");
+        print_note("The range was widened to whole hours: individual requests of that time are no longer kept.");
     }
     Ok(())
 }
 
-/// Which time is reported on.
+/// The range of the report.
 #[derive(Debug, Clone, Copy)]
 enum Range {
     /// From an hour on.
@@ -67,10 +67,10 @@ enum Range {
 }
 
 impl Range {
-    fn of(options: &UsageOptions, now: Timestamp) -> Result<Self, CliError> {
+    fn from_options(options: &UsageOptions, now: Timestamp) -> Result<Self, CliError> {
         let (from, to) = match (options.month, options.from) {
             (Some(Month(start, end)), _) => (start, end),
-            // With what is recorded in this second.
+            // Includes the requests of the current second.
             (None, Some(from)) => (from, options.to.unwrap_or(now + Duration::from_secs(1))),
             (None, None) => return Ok(Self::Since(now.saturating_sub(options.since))),
         };
@@ -150,11 +150,13 @@ fn write_report(out: &mut impl Write, report: &UsageReport) -> Result<(), CliErr
     if report.totals.requests == 0 {
         return Ok(());
     }
-    let mut times = Table::new(&["TIME", ">MEASURED", ">P50", ">P95", ">P99"]);
-    for phase in Phase::ALL {
-        let percentile = |share| report.latencies.percentile(phase, share).map(duration);
+    let mut times = Table::new(&["LATENCY", ">MEASURED", ">P50", ">P95", ">P99"]);
+    let completed = Phase::ALL.map(|phase| (phase.as_str(), phase, &report.latencies));
+    let failed = ("failed requests", Phase::Total, &report.failed_latencies);
+    for (name, phase, latencies) in completed.into_iter().chain([failed]) {
+        let percentile = |share| latencies.percentile(phase, share).map(duration);
         if let (Some(p50), Some(p95), Some(p99)) = (percentile(0.5), percentile(0.95), percentile(0.99)) {
-            times.row([phase.as_str().into(), number(report.latencies.count(phase)), p50, p95, p99]);
+            times.row([name.into(), number(latencies.count(phase)), p50, p95, p99]);
         }
     }
     Ok(write!(out, "{times}")?)
@@ -165,7 +167,7 @@ fn figures_row(name: String, figures: &Figures) -> [String; 5] {
     [name, number(figures.requests), of(figures.prompt), of(figures.completion), of(figures.total)]
 }
 
-/// A sum, and over how many requests it was measured unless over all.
+/// A sum, with the number of measured requests unless all were measured.
 pub(crate) fn measured(figure: Measured, requests: u64) -> String {
     match (figure.get(), measured_of(figure, requests)) {
         (None, _) => "–".into(),
@@ -207,7 +209,9 @@ struct JsonReport {
     searched: u64,
     by_outcome: Vec<JsonOutcome>,
     by_key: Vec<JsonKey>,
+    /// Of completions, by phase.
     latency_us: serde_json::Map<String, serde_json::Value>,
+    failed_latency_us: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Serialize)]
@@ -243,16 +247,19 @@ impl From<&Figures> for Sums {
 
 impl From<&UsageReport> for JsonReport {
     fn from(report: &UsageReport) -> Self {
-        let percentiles = |phase| {
-            let micros = |share| report.latencies.percentile(phase, share).map(|time| time.as_micros() as u64);
-            let count = report.latencies.count(phase);
+        let percentiles = |latencies: &Latencies, phase| {
+            let micros = |share| latencies.percentile(phase, share).map(|time| time.as_micros() as u64);
+            let count = latencies.count(phase);
             serde_json::json!({ "measured": count, "p50": micros(0.5), "p95": micros(0.95), "p99": micros(0.99) })
+        };
+        let by_phase = |latencies| {
+            Phase::ALL.map(|phase| (phase.as_str().to_owned(), percentiles(latencies, phase))).into_iter().collect()
         };
         Self {
             since: rfc3339_seconds(report.since),
             until: rfc3339_seconds(report.until),
             totals: (&report.totals).into(),
-            searched: report.latencies.count(Phase::Search),
+            searched: report.all_latencies().count(Phase::Search),
             by_outcome: report
                 .by_outcome
                 .iter()
@@ -273,7 +280,8 @@ impl From<&UsageReport> for JsonReport {
                     figures: (&usage.figures).into(),
                 })
                 .collect(),
-            latency_us: Phase::ALL.map(|phase| (phase.as_str().to_owned(), percentiles(phase))).into_iter().collect(),
+            latency_us: by_phase(&report.latencies),
+            failed_latency_us: by_phase(&report.failed_latencies),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sends notices to a URL, signed as the Standard Webhooks specification says, so that receivers can use its libraries.
+//! Posts notifications to a URL, signed as Standard Webhooks specifies, so that receivers can use its libraries.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What such secrets begin with; base64 follows.
+/// The prefix of secrets in base64.
 const SECRET_PREFIX: &str = "whsec_";
 
 pub(crate) struct Webhook {
@@ -28,15 +28,15 @@ impl Webhook {
     pub(crate) fn new(settings: &Settings) -> Result<Option<Self>, CliError> {
         let Some(url) = settings.webhook.url.clone() else { return Ok(None) };
         let key = settings.webhook.key.as_deref().filter(|key| !key.is_empty());
-        let missing = "`webhook.url` is set, and `webhook.key` is not: notices are signed with it";
+        let missing = "`webhook.url` is set, and `webhook.key` is not: notifications are signed with it";
         let key = key_bytes(key.ok_or_else(|| CliError::new(missing))?).map_err(CliError::new)?;
-        // What the environment says about proxies is meant for other programs.
+        // Without the environment's proxies, which are meant for other programs.
         let client = Client::builder().no_proxy().redirect(redirect::Policy::none()).timeout(TIMEOUT).build();
         let client = client.map_err(|error| CliError::new(format!("`webhook.url` cannot be used: {error}")))?;
         Ok(Some(Self { client, url, key }))
     }
 
-    /// `Err` says why it was not accepted, without the URL.
+    /// `Err` is the reason why it was not accepted, without the URL.
     pub(crate) async fn send(&self, id: &str, body: &str, now: Timestamp) -> Result<(), String> {
         let timestamp = now.as_seconds().to_string();
         let request = self

@@ -30,7 +30,7 @@ impl ApiAddress {
         &self.host
     }
 
-    /// Whether a path is the API's or below it.
+    /// Whether a path is the API's base path or below it.
     pub(crate) fn covers(&self, path: &str) -> bool {
         path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -44,7 +44,7 @@ impl ApiAddress {
         ApiError::not_found(format!("This host does not serve the API. Send {}.", self.operation()))
     }
 
-    /// Every route is an error but `POST {base_url}/chat/completions`.
+    /// Every route but `POST {base_url}/chat/completions` is an error.
     pub(crate) fn require_route(&self, head: &Parts) -> Result<(), ApiError> {
         let path = head.uri.path();
         let refused = if path == self.route {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_the_base_url_is_the_apis() {
+    fn paths_below_the_base_url_belong_to_the_api() {
         let address = ApiAddress::from_base_url("http://localhost/team/v1/").unwrap();
         for path in ["/team/v1", "/team/v1/", "/team/v1/chat/completions", "/team/v1/models"] {
             assert!(address.covers(path), "{path}");

@@ -1,6 +1,6 @@
-//! Admission, once a request can start: a runtime, a healthy ledger, a key that is still accepted, a free slot, and every
-//! limit of its caller. What was decided when the head arrived may be a minute old, and counts for nothing here, unless the
-//! body had arrived with it.
+//! Admission of a request that can start. It requires a runtime, a healthy ledger, a key that is still accepted, a free
+//! slot, and every limit of the caller. The key is checked again unless the body had arrived with the head, because the
+//! first check may be a minute old.
 
 use admission::Permit;
 use chat::ChatRequest;
@@ -12,14 +12,14 @@ use crate::error::ApiError;
 use crate::inference::Runtimes;
 use crate::record::RequestRecord;
 
-/// What a chat template may add, in tokens: a default system message, and marks around each message.
+/// The tokens that a chat template may add: a default system message, and marks around each message.
 const TEMPLATE_TOKENS: usize = 256;
 const TEMPLATE_TOKENS_PER_MESSAGE: usize = 16;
-/// What breaks a control token in a message for a remote runtime, in bytes.
+/// The bytes that split a control token in a message for a remote runtime.
 const GUARD_BYTES: usize = 3;
 
-/// A request that may use a runtime; it holds its slot for as long as it lives. What it has reserved of limits is its
-/// record's, and ends with the commit of its row.
+/// A request that may use a runtime. It holds its slot until it is dropped. Its reservation of limits belongs to its
+/// record, and ends with the commit of its row.
 pub(crate) struct Admitted<'w> {
     pub(crate) runtimes: &'w Runtimes,
     pub(crate) assessment: Option<Assessment>,
@@ -27,7 +27,7 @@ pub(crate) struct Admitted<'w> {
 }
 
 impl<'w> RequestRecord<'w> {
-    /// `is_fresh` if all of the request had arrived when its caller was looked up.
+    /// `is_fresh` if the whole request had arrived when its caller was looked up.
     pub(crate) async fn admit(&mut self, chat: &ChatRequest, is_fresh: bool) -> Result<Admitted<'w>, ApiError> {
         let worker = self.worker;
         let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
@@ -64,8 +64,8 @@ impl<'w> RequestRecord<'w> {
     }
 }
 
-/// The tokens that a request can use at most. A token of the prompt is at least one byte of it, and there are never more
-/// than the context holds.
+/// An upper bound of the tokens of a request. A token of the prompt has at least one byte, and the total never exceeds the
+/// context.
 fn most_tokens(chat: &ChatRequest, source_bytes: usize, context: Option<usize>) -> usize {
     let messages = chat.messages().iter().map(|message| {
         let guarded = message.content().bytes().filter(|byte| matches!(byte, b'<' | b'[' | b']')).count();

@@ -1,4 +1,4 @@
-//! What all workers of the API share, and what it says of itself to the ops listener and the console.
+//! The state that all workers of the API share, and the API's status for the ops listener and the console.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,12 +46,12 @@ pub struct Api {
     pub(crate) tracer: Option<SdkTracer>,
     pool: Option<Arc<Pool>>,
     is_aborting: AtomicBool,
-    /// Of each worker: its counters, and what wakes its requests when they are aborted.
+    /// Each worker's counters, and the notifier that aborts its requests.
     workers: Mutex<Vec<(Arc<Counters>, Arc<Notify>)>>,
 }
 
 impl Api {
-    /// Without a pool it runs, unconfigured, and says so; without a grounder nothing is grounded.
+    /// Without a pool, requests fail with the reason; without a grounder, no request is grounded.
     pub fn new(
         settings: ApiSettings,
         store: Arc<Store>,
@@ -87,7 +87,7 @@ impl Api {
         self.is_aborting.load(Ordering::SeqCst)
     }
 
-    /// Whether a path is the API's or below it, on whatever host.
+    /// Whether a path is the API's base path or below it, on any host.
     pub fn covers(&self, path: &str) -> bool {
         self.address.covers(path)
     }
@@ -105,12 +105,12 @@ impl Api {
         }
     }
 
-    /// Requests in flight, and how many may be.
+    /// Requests in flight, and their maximum.
     pub fn in_flight(&self) -> (usize, usize) {
         self.admission.usage()
     }
 
-    /// Bytes of bodies that requests hold, and how many they may hold.
+    /// Bytes of bodies that requests hold, and their maximum.
     pub fn body_memory(&self) -> (usize, usize) {
         self.body_budget.usage()
     }
@@ -119,9 +119,9 @@ impl Api {
         self.ledger.stats()
     }
 
-    /// What all workers together have counted.
+    /// The sums over all workers.
     pub fn totals(&self) -> Totals {
-        Totals::of(self.workers.lock().iter().map(|(counters, _)| counters.as_ref()))
+        Totals::from_counters(self.workers.lock().iter().map(|(counters, _)| counters.as_ref()))
     }
 
     /// The status of those runtimes that are our own engine.
@@ -137,15 +137,15 @@ impl Api {
         self.pool.as_ref()?.last_decoded()
     }
 
-    /// Has a runtime decode one token, outside balance and ledger; `Err` says why none did.
+    /// Requests one token from a runtime, outside of load balancing and the ledger; `Err` is the reason of a failure.
     pub async fn probe_runtime(&self) -> Result<(), String> {
         match &self.pool {
             Some(pool) => pool.probe().await,
-            None => Err("there is none".into()),
+            None => Err("no runtime is configured".into()),
         }
     }
 
-    /// Sends Search a harmless query; `Err` says why it did not answer.
+    /// Sends Search a harmless query; `Err` is the reason of a failure.
     pub async fn probe_search(&self) -> Result<(), String> {
         match &self.grounder {
             Some(grounder) => grounder.probe().await.map_err(|error| error.to_string()),
@@ -171,7 +171,7 @@ pub struct SearchStatus {
     pub address: String,
     /// Why requests that need facts fail, if they do.
     pub outage: Option<SearchOutage>,
-    /// Whether every request needs it.
+    /// Whether every request needs Search.
     pub is_required: bool,
 }
 

@@ -7,13 +7,13 @@ use store::{Caller, Client, Store, StoreError};
 
 use crate::error::ApiError;
 
-/// The caller of a request. Whatever is wrong with a key, the error is the same.
+/// The caller of a request. Every fault of a key is the same error.
 pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
     found(store.authenticate(&key).await)
 }
 
-/// The same caller, if its key is still accepted.
+/// Looks up the same caller again; an error if its key is no longer accepted.
 pub(crate) async fn authenticate_again(store: &Store, caller: &Caller) -> Result<Caller, ApiError> {
     found(store.authenticate_again(caller).await)
 }

@@ -1,4 +1,4 @@
-//! What a body must be by its headers: plain JSON.
+//! Checks that a body is uncompressed JSON by its headers.
 
 use http::header::{self, HeaderMap};
 

@@ -102,7 +102,7 @@ impl Counters {
         }
     }
 
-    /// Counts what a runtime measured.
+    /// Counts the tokens that a runtime measured.
     pub(crate) fn tokens(&self, usage: &TokenUsage) {
         for (histogram, tokens) in [(&self.prompt, usage.prompt), (&self.completion, usage.completion)] {
             if let Some(tokens) = tokens {
@@ -118,7 +118,7 @@ impl Counters {
 }
 
 impl Totals {
-    pub(crate) fn of<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
+    pub(crate) fn from_counters<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Self {
         let mut totals = Self {
             ended: outcomes().map(|outcome| (outcome, Snapshot::empty(TOTAL_BOUNDS))).into(),
             phases: PHASE_NAMES.map(|_| Snapshot::empty(PHASE_BOUNDS)),

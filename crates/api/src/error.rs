@@ -1,4 +1,4 @@
-//! Why a request gets no completion: what the caller is told, and what only the log is told.
+//! The errors of requests: the response to the caller, and the cause, which is only logged.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use wire::ErrorCode;
 
 use crate::response::json;
 
-/// Whether a client may send the same request again by itself; OpenAI's libraries obey it.
+/// Whether a client may retry automatically; OpenAI's libraries obey it.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// `Retry-After` when there is no free slot, no memory for a body, or the model is still being loaded.
 const RETRY_AFTER_SECONDS: u64 = 1;
@@ -20,7 +20,7 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 /// How a completion is recorded.
 pub(crate) const COMPLETED: Outcome = Outcome { status: 200, code: None };
 
-/// How a request is recorded that the service itself broke off.
+/// How a request is recorded that the service aborted.
 pub(crate) const ABORTED: Outcome = Outcome { status: 503, code: Some("service_unavailable") };
 
 /// How a request is recorded whose client disconnected; the status is nginx's.
@@ -50,7 +50,7 @@ impl ApiError {
         Self::new(ErrorCode::InsufficientPermission)
     }
 
-    /// The key has no permission for this request until the budget renews, or what others have reserved falls back.
+    /// The key has no permission for this request until the budget renews, or other requests release their reservations.
     pub(crate) fn over_budget(refusal: &BudgetRefusal) -> Self {
         let BudgetRefusal { scope, budget, used, reserved, needed, renews_at } = refusal;
         let message = format!(
@@ -91,7 +91,7 @@ impl ApiError {
         Self { retry_after_seconds, ..Self::new(ErrorCode::InferenceError).caused_by(cause) }
     }
 
-    /// A healthy runtime refuses this very request.
+    /// A healthy runtime refuses this request.
     pub(crate) fn refused_by_runtime(cause: impl Display) -> Self {
         let message = "The inference service refused this request; sending it again will not help.".into();
         Self { message, ..Self::inference_error(cause, None) }.without_retry()
@@ -112,7 +112,7 @@ impl ApiError {
     pub(crate) fn at_capacity_for(seconds: u64) -> Self {
         Self {
             retry_after_seconds: Some(seconds),
-            ..Self::unavailable("There is no room for this request now. Please try again later.")
+            ..Self::unavailable("The service is at capacity. Please try again later.")
         }
     }
 
@@ -124,7 +124,7 @@ impl ApiError {
         Self::unavailable("The model could not be loaded.").without_retry()
     }
 
-    /// The completion was run, and its row may yet be written: clients must not run it again by themselves.
+    /// The completion was run, and its row may still be written: clients must not retry automatically.
     pub(crate) fn unrecorded(cause: impl Display) -> Self {
         Self::unavailable("The usage of this request could not be recorded.").without_retry().caused_by(cause)
     }
@@ -132,14 +132,14 @@ impl ApiError {
     pub(crate) fn starting() -> Self {
         Self {
             retry_after_seconds: Some(RETRY_AFTER_SECONDS),
-            ..Self::unavailable("The model is being loaded. Please try again in a moment.")
+            ..Self::unavailable("The model is being loaded. Please try again later.")
         }
     }
 
     pub(crate) fn unresponsive() -> Self {
         Self {
             retry_after_seconds: Some(RETRY_AFTER_SECONDS),
-            ..Self::unavailable("The model does not respond now. Please try again in a moment.")
+            ..Self::unavailable("The model does not respond now. Please try again later.")
         }
     }
 
@@ -182,12 +182,12 @@ impl ApiError {
         Self { cause: Some(cause.to_string()), ..self }
     }
 
-    /// The client is gone: nobody reads this.
+    /// The client has disconnected, so no response is sent.
     pub(crate) fn disconnected() -> Self {
-        Self { is_disconnected: true, ..Self::invalid("The body broke off.") }
+        Self { is_disconnected: true, ..Self::invalid("The body is incomplete.") }
     }
 
-    /// Whether the key is not accepted.
+    /// Whether the API key is not accepted.
     pub(crate) fn is_unauthenticated(&self) -> bool {
         self.code == ErrorCode::InvalidApiKey
     }
@@ -199,7 +199,7 @@ impl ApiError {
         Outcome { status: self.code.status(), code: Some(self.code.as_str()) }
     }
 
-    /// Logs the cause, if there is one, and tells the caller the rest.
+    /// Logs the cause, if there is one, and returns the response.
     pub(crate) fn into_response(self, id: RequestId) -> Response {
         if let Some(cause) = &self.cause {
             tracing::warn!(request_id = %id, code = self.code.as_str(), cause, "a request failed");
@@ -217,7 +217,7 @@ impl ApiError {
         response
     }
 
-    /// Clients must not retry this by themselves.
+    /// Clients must not retry this automatically.
     pub(crate) fn without_retry(self) -> Self {
         Self { is_retryable: false, ..self }
     }

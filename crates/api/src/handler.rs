@@ -30,7 +30,7 @@ pub(crate) async fn handle(worker: &Worker, connection: &ClientConnection, reque
             let body = upload.read(api.body_limits, &api.body_budget, caller.client()).await;
             let Body { bytes, permit: _permit } = body.map_err(ApiError::from_upload)?; // 413, 503, 400, 499
             require_json(&head.headers)?; // 400
-            drop(head); // it is not small enough to keep it for as long as a completion takes
+            drop(head); // too large to keep during the completion
             complete(&mut record, bytes, is_fresh).await
         }))
         .await;
@@ -49,8 +49,8 @@ pub async fn handle_playground(worker: &Worker, caller: Caller, body: Bytes) -> 
     record.close(result).await
 }
 
-/// The steps that every completion takes, wherever the request came from. `is_fresh` if all of it had arrived when its caller
-/// was looked up.
+/// The steps of every completion, from the network or the playground. `is_fresh` if the whole request had arrived when its
+/// caller was looked up.
 async fn complete(record: &mut RequestRecord<'_>, body: Bytes, is_fresh: bool) -> Result<Response, ApiError> {
     let chat = wire::parse_request(&body).map_err(|error| ApiError::invalid(error.to_string()))?; // 400
     drop(body);
@@ -67,7 +67,7 @@ pub fn reject_foreign_host(worker: &Worker, request: Request<Incoming>) -> Respo
     RequestRecord::open(worker, Some(&head.headers)).fail(worker.api.address.wrong_host())
 }
 
-/// Responds to what never became a request.
+/// Responds to a connection or a head that never became a request.
 pub fn reject(worker: &Worker, why: Rejection) -> Response {
     RequestRecord::open(worker, None).fail(ApiError::from_rejection(why))
 }

@@ -1,7 +1,7 @@
 //! Grounding and inference of one request, noted in its record.
 //!
-//! Of all requests, only one with a record reaches a runtime (`Runtimes` is opaque to everyone else), and only after it
-//! is settled whether facts are needed and found: a completion takes `Facts`, which only `ground` makes.
+//! Only a request with a record reaches a runtime (`Runtimes` is opaque elsewhere), and only after grounding: a completion
+//! takes `Facts`, which only `ground` makes.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::record::RequestRecord;
 /// When the runtime counts more tokens than estimated, sources get this fraction of the tokens at the next attempt.
 const FEWER_SOURCE_TOKENS: usize = 3;
 
-/// This worker's client of the pool, for records only.
+/// This worker's client of the pool, which only records can use.
 pub(crate) struct Runtimes(PoolClient);
 
 impl Runtimes {
@@ -33,13 +33,13 @@ impl Runtimes {
         self.0.availability()
     }
 
-    /// In tokens, if all runtimes report one.
+    /// In tokens, if all runtimes report their context.
     pub(crate) fn largest_context(&self) -> Option<usize> {
         self.0.largest_context()
     }
 }
 
-/// What Search found for a request; `None` if it was not asked.
+/// The passages that Search found for a request; `None` if there was no search.
 pub(crate) struct Facts(Option<Vec<Passage>>);
 
 /// A completion and the sources that it may cite.
@@ -57,13 +57,13 @@ impl RequestRecord<'_> {
         Some(assessment)
     }
 
-    /// How many bytes sources can add to the prompt.
+    /// The maximum of bytes that sources add to the prompt.
     pub(crate) fn max_source_bytes(&self, assessment: Option<Assessment>) -> usize {
         let may_have_sources = assessment.is_some_and(|assessment| assessment.need != Need::None);
         self.worker.api.grounder.as_ref().filter(|_| may_have_sources).map_or(0, Grounder::max_added_bytes)
     }
 
-    /// Searches for what helps with a request. If facts are needed and Search is down, there is no completion.
+    /// Searches for helpful passages. If facts are needed and Search is down, there is no completion.
     pub(crate) async fn ground(&mut self, admitted: &Admitted<'_>, chat: &ChatRequest) -> Result<Facts, ApiError> {
         let assessment = admitted.assessment.filter(|assessment| assessment.need != Need::None);
         let (Some(assessment), Some(grounder)) = (assessment, &self.worker.api.grounder) else {
@@ -126,8 +126,8 @@ impl RequestRecord<'_> {
         })
     }
 
-    /// Sources get the tokens that the conversation and its completion leave. Where the runtime counts more tokens than
-    /// estimated, they get fewer, and none at last.
+    /// Sources get the tokens that the conversation and its completion leave. If the runtime counts more tokens than
+    /// estimated, they get fewer, and finally none.
     async fn complete_grounded(
         &mut self,
         inference: Inference<'_>,
@@ -172,7 +172,7 @@ impl RequestRecord<'_> {
     }
 }
 
-/// What is asked of a runtime.
+/// A request to a runtime.
 #[derive(Clone, Copy)]
 struct Inference<'a> {
     client: &'a PoolClient,

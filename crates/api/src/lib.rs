@@ -1,7 +1,7 @@
 //! The machine API: one request from its head to the durable ledger.
 //!
-//! `handler` reads like the diagram in ARCHITECTURE.md. What is known about the request so far lives in one
-//! `RequestRecord`. Nothing here knows sockets, SQL, a runtime's JSON or configuration files.
+//! `handler` follows the diagram in ARCHITECTURE.md. The state of a request is in one `RequestRecord`. Nothing here
+//! knows sockets, SQL, a runtime's JSON or configuration files.
 
 mod address;
 mod admit;

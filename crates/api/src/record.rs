@@ -1,16 +1,16 @@
-//! What is known about one request, from its arrival to its end.
+//! The state of one request, from its arrival to its end.
 //!
-//! Every request ends once: in the ledger (if its caller is known), the counters, the log and the trace. A record that
-//! is dropped before it was closed means that the client disconnected, or that the service aborted the request. Once
-//! its row was handed to the ledger, a disconnect changes nothing: row, counters, log and trace keep the row's outcome.
+//! Every request ends once: in the ledger (if its caller is known), the counters, the log and the trace. If a record is
+//! dropped before it is closed, the client has disconnected, or the service has aborted the request. Once its row is
+//! handed to the ledger, a disconnect changes nothing: row, counters, log and trace keep the row's outcome.
 //! A record holds ids, figures and names; never text, never a key.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chat::{RequestId, TokenUsage};
+use chat::{FinishReason, RequestId, TokenUsage};
 use http::HeaderMap;
-use store::{Caller, Entry, GroundingRecord, Outcome, Permit, Receipt, RecordError, Timings};
+use store::{Caller, Entry, GroundingRecord, InferenceRecord, Outcome, Permit, Receipt, RecordError, Timings};
 use transport::Response;
 
 use crate::authentication::{Authorized, authenticate, authenticate_again, authorize};
@@ -26,18 +26,19 @@ pub(crate) struct RequestRecord<'w> {
     pub(crate) id: RequestId,
     pub(crate) arrived: Instant,
     pub(crate) trace: RequestTrace<'w>,
-    /// Once it is known, a row is due.
+    /// Once the caller is known, a row must be recorded.
     pub(crate) caller: Option<Caller>,
-    /// What is reserved of its caller's limits, until its row is committed.
+    /// The reservation of the caller's limits, until the row is committed.
     pub(crate) permit: Option<Permit>,
     pub(crate) timings: Timings,
-    /// When a runtime was first asked.
+    /// When the first attempt at a runtime began.
     pub(crate) inference_began: Option<Instant>,
     pub(crate) grounding: Option<GroundingRecord>,
-    /// The runtime that was asked last.
+    /// The runtime of the last attempt.
     pub(crate) runtime: Option<Arc<str>>,
     usage: TokenUsage,
-    /// How long it took until the row was durable.
+    finish_reason: Option<FinishReason>,
+    /// The time until the row was durable.
     persist: Option<Duration>,
     /// The row's outcome, once it was handed to the ledger.
     row_outcome: Option<Outcome>,
@@ -59,6 +60,7 @@ impl<'w> RequestRecord<'w> {
             grounding: None,
             runtime: None,
             usage: TokenUsage::default(),
+            finish_reason: None,
             persist: None,
             row_outcome: None,
             is_closed: false,
@@ -72,7 +74,7 @@ impl<'w> RequestRecord<'w> {
         caller
     }
 
-    /// From here on the request belongs to a key: however it ends, a row is handed to the ledger.
+    /// From here on the request belongs to a key: with any outcome, a row is handed to the ledger.
     pub(crate) fn authorize(&mut self, caller: Caller) -> Result<Authorized, ApiError> {
         authorize(self.caller.insert(caller))
     }
@@ -81,7 +83,7 @@ impl<'w> RequestRecord<'w> {
         self.caller.as_ref().ok_or_else(|| ApiError::internal("no caller")).and_then(authorize)
     }
 
-    /// By what the database says now. A request whose key is no longer accepted has no caller.
+    /// Repeats the authentication. A request whose key is no longer accepted has no caller.
     pub(crate) async fn authorize_again(&mut self) -> Result<Authorized, ApiError> {
         let caller = self.caller.take().ok_or_else(|| ApiError::internal("no caller"))?;
         match authenticate_again(&self.worker.api.store, &caller).await {
@@ -93,9 +95,10 @@ impl<'w> RequestRecord<'w> {
         }
     }
 
-    /// Records a completion. The response is made of the ledger's receipt.
+    /// Records a completion. The response is made from the ledger's receipt.
     pub(crate) async fn persist(&mut self, grounded: &GroundedCompletion) -> Result<Response, ApiError> {
         self.usage = grounded.completion.usage;
+        self.finish_reason = Some(grounded.completion.finish_reason);
         let row = self.row(COMPLETED, grounded.completion.usage).ok_or_else(|| ApiError::internal("no caller"))?;
         let receipt = self.commit(row).await.map_err(ApiError::unrecorded)?;
         Ok(response::completed(&receipt, grounded))
@@ -108,7 +111,7 @@ impl<'w> RequestRecord<'w> {
                 self.finish(COMPLETED);
                 response
             }
-            // The completion was run and its row may be durable: no client should run it again by itself.
+            // The completion was run and its row may be durable: clients must not retry automatically.
             Err(error) if self.row_outcome.is_some() => self.fail(error.without_retry()),
             Err(error) => {
                 Box::pin(self.persist_failure(error.outcome())).await;
@@ -117,7 +120,7 @@ impl<'w> RequestRecord<'w> {
         }
     }
 
-    /// Ends a request without a row of its own.
+    /// Ends a request without recording a row.
     pub(crate) fn fail(mut self, error: ApiError) -> Response {
         self.finish(error.outcome());
         error.into_response(self.id)
@@ -145,7 +148,7 @@ impl<'w> RequestRecord<'w> {
         recorded
     }
 
-    /// The request's row, once: `None` if there was one already, or if nobody knows whose request it is.
+    /// The request's row, once: `None` if there was already one, or if the caller is unknown.
     fn row(&mut self, outcome: Outcome, usage: TokenUsage) -> Option<Entry> {
         let caller = self.caller.as_ref().filter(|_| self.row_outcome.is_none())?;
         self.row_outcome = Some(outcome);
@@ -160,10 +163,11 @@ impl<'w> RequestRecord<'w> {
             usage,
             timings: self.timings,
             grounding: self.grounding,
+            inference: InferenceRecord { runtime: self.runtime.clone(), finish_reason: self.finish_reason },
         })
     }
 
-    /// Tells counters, trace and log how the request ended.
+    /// Reports the outcome to counters, trace and log.
     fn finish(&mut self, outcome: Outcome) {
         self.is_closed = true;
         let elapsed = self.arrived.elapsed();
@@ -171,7 +175,7 @@ impl<'w> RequestRecord<'w> {
         self.worker.counters.tokens(&self.usage);
         self.trace.end(self.id, outcome, &self.usage);
         if let Some(log) = &self.worker.api.request_log {
-            // The time that is in the row, if there is one: a request has one set of timings wherever it is shown.
+            // The time in the row, if there is one, so that log and ledger agree.
             let total = self.row_outcome.map_or(elapsed, |_| self.timings.total);
             self.log(log.as_ref(), outcome, total);
         }

@@ -1,9 +1,8 @@
-//! The log line that every request leaves: names with their values. There are as many as requests, so they bypass
-//! `tracing` and must be cheap.
+//! The log line of a request: names with their values. Every request has one, so they bypass `tracing` and must be cheap.
 
 use std::fmt::Debug;
 
-/// Writes log lines of requests; nobody waits for it.
+/// Writes log lines of requests, without blocking.
 pub trait RequestLog: Debug + Send + Sync {
     /// Fields without a value are left out.
     fn write(&self, fields: &[(&'static str, Option<Field<'_>>)]);

@@ -1,4 +1,4 @@
-//! Responses: the one for a recorded completion, and the JSON that every response is made of.
+//! Responses: the one for a recorded completion, and the JSON response that all others use.
 
 use chat::RequestId;
 use grounding::augment::Source;
@@ -12,7 +12,7 @@ use crate::inference::GroundedCompletion;
 const SOURCE_SCORES: HeaderName = HeaderName::from_static("x-source-scores");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The response to a completion whose row is durable. There is no other way to a 200.
+/// The response to a completion whose row is durable. No other response has the status 200.
 pub(crate) fn completed(receipt: &Receipt, grounded: &GroundedCompletion) -> Response {
     let id = receipt.request_id();
     let mut response = json(StatusCode::OK, wire::completion(&grounded.completion, id), id);
@@ -26,7 +26,7 @@ pub(crate) fn completed(receipt: &Receipt, grounded: &GroundedCompletion) -> Res
     response
 }
 
-/// How well the sources fit, in the order of their links; `None` if that is not known.
+/// The scores of the sources, in the order of their links; `None` if a score is unknown.
 fn scores(sources: &[Source]) -> Option<HeaderValue> {
     let scores: Vec<String> =
         sources.iter().map(|source| Some(format!("{:.2}", source.score()?))).collect::<Option<_>>()?;

@@ -1,7 +1,7 @@
-//! A request's trace: the context that its caller sent, and our own spans below it where a collector is configured.
+//! A request's trace: the context that its caller sent, and our own spans below it if a collector is configured.
 //!
-//! Without a collector nothing is recorded; the caller's context is passed on all the same. A span ends when it is
-//! dropped, so that a client that disconnects leaves a whole trace. Spans hold figures and names, never text.
+//! Without a collector nothing is recorded, but the caller's context is passed on. A span ends when it is dropped, so the
+//! trace of a client that disconnects is complete. Spans hold figures and names, never text.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +16,8 @@ use store::Outcome;
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-/// The length of `traceparent` in its only version so far; later ones may be longer. The propagator would take a shorter
-/// one, too, and make ids of their own from it.
+/// The length of `traceparent` in its only version so far; later versions may be longer. The propagator would also accept
+/// a shorter one, and derive different ids from it.
 const TRACEPARENT_LEN: usize = 55;
 
 pub(crate) struct RequestTrace<'w> {
@@ -131,7 +131,7 @@ impl StepSpan {
     }
 }
 
-/// What the caller's headers say about its trace.
+/// The trace context in the caller's headers.
 struct CallerContext<'h> {
     parent: &'h str,
     state: String,
@@ -186,7 +186,7 @@ mod tests {
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    /// What a runtime is sent if a caller sends this, and nobody collects spans.
+    /// The trace headers that a runtime gets for those of a caller, without a collector.
     fn passed_on(parents: &[&str], state: Option<&str>) -> (Option<String>, Option<String>) {
         let mut headers = HeaderMap::new();
         for parent in parents {

@@ -1,5 +1,4 @@
-//! What one worker thread holds for the API: its own connections to the runtimes and its own counters. What workers
-//! share is in `Api`.
+//! The API's state in one worker thread: its connections to the runtimes and its counters. `Api` is the shared state.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -36,8 +35,8 @@ impl Worker {
         &self.api
     }
 
-    /// Runs a request's steps. A panic becomes an error; so does the end of the time for finishing requests. The steps
-    /// are pinned by the caller: they are kilobytes, which nobody should move.
+    /// Runs a request's steps. A panic becomes an error, and so does the end of the stop timeout. The caller pins the
+    /// steps, because they take kilobytes, which should not be moved.
     pub(crate) async fn supervise<T>(
         &self,
         steps: Pin<&mut impl Future<Output = Result<T, ApiError>>>,

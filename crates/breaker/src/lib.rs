@@ -1,7 +1,7 @@
-//! A circuit breaker for one remote server. Pure: time comes in as milliseconds of any monotonic clock.
+//! A circuit breaker for one remote server. Pure: times are arguments, in milliseconds of any monotonic clock.
 //!
 //! Consecutive failures open it. After a growing backoff it is half-open: one request at a time may probe the server,
-//! and a success closes it. If there is no other server to ask, several requests at once may probe one that passes its
+//! and a success closes it. If there is no other server, several requests at the same time may probe one that passes its
 //! health checks.
 
 /// Consecutive failures that open the breaker.
@@ -12,7 +12,7 @@ const MAX_BACKOFF_MS: u64 = 15_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
-    /// Counts how often it opened, to tell requests that were sent before from probes.
+    /// The number of times it has opened, to distinguish probes from requests that were sent before.
     generation: u32,
     /// Set while open or half-open.
     open: Option<Open>,
@@ -29,18 +29,18 @@ struct Open {
     passes_health_checks: bool,
 }
 
-/// A request in flight. Must be given back to `end`.
+/// A request in flight. Must be passed to `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
+pub struct CallToken {
     generation: u32,
 }
 
-/// What a request says about the server's health.
+/// The outcome of a request, as a sign of the server's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Good,
     Bad,
-    /// The client disconnected, or the server was merely saturated.
+    /// The client disconnected, or the server was saturated.
     Unclear,
 }
 
@@ -76,8 +76,8 @@ impl Breaker {
         self.open.as_ref().is_none_or(|open| !open.probing && open.until <= now)
     }
 
-    /// Whether a request may be sent if there is no other server. It need not wait for the backoff. Without passed
-    /// health checks it is still one at a time; with them, rejecting the other requests would do more harm.
+    /// Whether a request may be sent if there is no other server. It need not wait for the backoff. One at a time, unless
+    /// the server passes health checks: then rejecting the other requests would do more harm.
     pub fn allows_as_last_resort(&self) -> bool {
         self.open.as_ref().is_none_or(|open| !open.probing || open.passes_health_checks)
     }
@@ -88,25 +88,25 @@ impl Breaker {
     }
 
     /// Whether it has opened since this request was sent.
-    pub fn has_opened_since(&self, attempt: Attempt) -> bool {
+    pub fn has_opened_since(&self, attempt: CallToken) -> bool {
         self.open.is_some() && attempt.generation != self.generation
     }
 
-    /// Whether nothing but requests speaks against the server.
+    /// Whether the breaker is closed, or the server has passed a health check since its last failure.
     pub fn passes_health_checks(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.passes_health_checks)
     }
 
-    pub fn begin(&mut self) -> Attempt {
+    pub fn begin(&mut self) -> CallToken {
         if let Some(open) = &mut self.open {
             open.probing = true;
         }
-        Attempt { generation: self.generation }
+        CallToken { generation: self.generation }
     }
 
     /// Records the end of a request. A request that was sent before the breaker opened neither lengthens the backoff
     /// nor allows a second probe: it failed for the same reason.
-    pub fn end(&mut self, attempt: Attempt, verdict: Verdict, now: u64) {
+    pub fn end(&mut self, attempt: CallToken, verdict: Verdict, now: u64) {
         let is_late = self.has_opened_since(attempt);
         match verdict {
             Verdict::Good => self.close(),
@@ -125,7 +125,7 @@ impl Breaker {
         self.open = None;
     }
 
-    /// Allows a probe at once if the breaker is open.
+    /// Allows a probe immediately if the breaker is open.
     pub fn health_check_passed(&mut self) {
         if let Some(open) = &mut self.open {
             open.until = 0;
@@ -189,22 +189,22 @@ mod tests {
     }
 
     #[test]
-    fn as_a_last_resort_many_requests_may_probe_a_server_that_passes_health_checks() {
+    fn as_a_last_resort_several_requests_may_probe_a_server_that_passes_health_checks() {
         let mut breaker = opened();
         breaker.health_check_passed();
         let attempts = [breaker.begin(), breaker.begin(), breaker.begin()];
-        assert!(!breaker.allows(INITIAL_BACKOFF_MS), "others come first");
+        assert!(!breaker.allows(INITIAL_BACKOFF_MS), "other servers come first");
         assert!(breaker.allows_as_last_resort());
         for attempt in attempts {
             breaker.end(attempt, Verdict::Bad, 0);
         }
-        assert!(breaker.allows(INITIAL_BACKOFF_MS * 2), "failing together lengthens the backoff once");
+        assert!(breaker.allows(INITIAL_BACKOFF_MS * 2), "concurrent failures lengthen the backoff once");
         breaker.begin();
-        assert!(!breaker.allows_as_last_resort(), "a request knows better than a health check");
+        assert!(!breaker.allows_as_last_resort(), "a failed request outweighs an earlier health check");
     }
 
     #[test]
-    fn requests_sent_before_it_opened_change_nothing_unless_they_succeed() {
+    fn requests_sent_before_it_opened_have_no_effect_unless_they_succeed() {
         let mut breaker = Breaker::default();
         let early = breaker.begin();
         (0..FAILURE_THRESHOLD).for_each(|_| breaker.health_check_failed(0));

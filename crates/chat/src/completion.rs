@@ -1,4 +1,4 @@
-//! What the model produced: the text, why it ended, and the token counts as the runtime measured them.
+//! A model's completion: the text, why it ended, and the token counts that the runtime measured.
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
@@ -10,7 +10,7 @@ pub struct Completion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     Stop,
-    /// `max_tokens` or the context ended it.
+    /// `max_tokens` or the context was reached.
     Length,
 }
 
@@ -23,9 +23,14 @@ impl FinishReason {
             Self::Length => "length",
         }
     }
+
+    /// What `as_str` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
 }
 
-/// Token counts as the runtime measured them. What it did not report is `None`: never estimated, never summed up.
+/// Token counts that the runtime measured. A count that it did not report is `None`: never estimated, never summed up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenUsage {
     pub prompt: Option<u32>,

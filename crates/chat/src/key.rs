@@ -32,7 +32,7 @@ impl ApiKey {
         Ok(Self::assemble(id, secret))
     }
 
-    /// A key with another secret and the same public id.
+    /// A key with a new secret and the same public id.
     pub fn generate_for(id: KeyId) -> Result<Self, getrandom::Error> {
         Ok(Self::assemble(id.as_str(), &random_base62(SECRET_LEN)?))
     }
@@ -57,12 +57,12 @@ impl ApiKey {
         KeyId(id)
     }
 
-    /// What is stored of the key.
+    /// The digest that is stored.
     pub fn digest(&self) -> KeyDigest {
         KeyDigest(Sha256::digest(self.0.as_bytes()).into())
     }
 
-    /// The plaintext, to be shown to its owner once.
+    /// The plaintext, to show to its owner once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -95,7 +95,7 @@ pub fn random_base62(count: usize) -> Result<String, getrandom::Error> {
     let mut random = [0u8; 64];
     while text.len() < count {
         getrandom::fill(&mut random)?;
-        // 248 is the largest multiple of 62 in a byte: the bytes above it would favour some characters.
+        // 248 is the largest multiple of 62 in a byte: larger bytes would favour some characters.
         let unbiased = random.iter().filter(|&&byte| byte < 248);
         let wanted = count - text.len();
         text.extend(unbiased.take(wanted).map(|byte| char::from(ALPHABET[usize::from(byte % 62)])));
@@ -113,7 +113,7 @@ pub struct ApiKeyError;
 pub struct KeyId([u8; ID_LEN]);
 
 impl KeyId {
-    /// Sort like the text.
+    /// The bytes sort like the text.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -126,7 +126,7 @@ impl KeyId {
 impl std::str::FromStr for KeyId {
     type Err = ApiKeyError;
 
-    /// Reads an id with or without the `adria_` before it.
+    /// Parses an id with or without the prefix `adria_`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let id = text.strip_prefix(PREFIX).unwrap_or(text);
         let bytes: [u8; ID_LEN] = id.as_bytes().try_into().map_err(|_| ApiKeyError)?;
@@ -146,7 +146,7 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// The SHA-256 of a whole key; nothing else of its secret is stored.
+/// The SHA-256 of a whole key, the only stored form of its secret.
 #[derive(Clone, Copy)]
 pub struct KeyDigest([u8; 32]);
 
@@ -159,7 +159,7 @@ impl KeyDigest {
         &self.0
     }
 
-    /// In constant time.
+    /// Compares in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_generated_key_is_read_back_with_the_same_id_and_digest() {
+    fn a_generated_key_round_trips_with_the_same_id_and_digest() {
         let key = ApiKey::generate().unwrap();
         let read = ApiKey::parse(key.reveal()).unwrap();
         assert_eq!(key.id(), read.id());
@@ -201,14 +201,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_changed_character_is_noticed(key in key(), at in 0..KEY_LEN, to in "[0-9A-Za-z_]") {
+        fn a_changed_character_is_detected(key in key(), at in 0..KEY_LEN, to in "[0-9A-Za-z_]") {
             let mut changed = key.clone();
             changed.replace_range(at..=at, &to);
             prop_assert_eq!(ApiKey::parse(&changed).is_ok(), changed == key);
         }
 
         #[test]
-        fn two_swapped_neighbours_are_noticed(key in key(), at in 0..KEY_LEN - 1) {
+        fn two_swapped_characters_are_detected(key in key(), at in 0..KEY_LEN - 1) {
             let mut bytes = key.clone().into_bytes();
             bytes.swap(at, at + 1);
             let swapped = String::from_utf8(bytes).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_refused_without_panic(noise in "\\PC{0,90}") {
+        fn arbitrary_text_is_refused_without_panic(noise in "\\PC{0,90}") {
             prop_assert!(ApiKey::parse(&noise).is_err());
         }
     }

@@ -1,4 +1,4 @@
-//! The name that people give a key.
+//! The name of a key.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! The domain of chat completions: requests, completions, request ids and API keys.
 //!
-//! Fields are private and constructors check, so a value that exists is valid and nobody checks again. Nothing here
-//! knows JSON, HTTP, SQL or async.
+//! Fields are private and constructors validate, so every value is valid and need not be checked again. Nothing here
+//! depends on JSON, HTTP, SQL or async.
 
 mod completion;
 mod key;

@@ -1,4 +1,4 @@
-//! A chat request and its limits. Each type checks its own when it is made; all of them stand in `limits`.
+//! A chat request and its limits. The limits are in `limits`; each type's constructor checks its own.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub mod limits {
     pub const MAX_TOKENS: RangeInclusive<u16> = 1..=512;
 }
 
-/// Within all limits, unless it was made for a runtime.
+/// Within all limits, unless created for a runtime.
 #[derive(Clone, PartialEq)]
 pub struct ChatRequest {
     messages: Vec<Message>,
@@ -35,7 +35,7 @@ impl ChatRequest {
         Ok(Self { messages, temperature, max_tokens })
     }
 
-    /// A request as a runtime gets it: its sender has checked the caller's limits and may have added to the messages.
+    /// A request as a runtime receives it. Its sender has checked the caller's limits and may have extended the messages.
     pub fn for_runtime(
         messages: Vec<Message>,
         temperature: Temperature,
@@ -47,7 +47,7 @@ impl ChatRequest {
         }
     }
 
-    /// Adds our instructions: below the caller's system message if the conversation begins with one, else before it.
+    /// Adds instructions: at the end of the caller's system message if the conversation begins with one, else before it.
     #[must_use]
     pub fn with_instructions(&self, text: &str) -> Self {
         let mut messages = self.messages.clone();
@@ -86,7 +86,7 @@ impl ChatRequest {
     }
 }
 
-/// Message text must not reach a log by accident.
+/// Without message text, so that it cannot appear in a log by accident.
 impl fmt::Debug for ChatRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ChatRequest({} messages, {:?}, {:?})", self.messages.len(), self.temperature, self.max_tokens)
@@ -109,7 +109,7 @@ impl Message {
         Ok(Self { role, content, chars })
     }
 
-    /// Of any length.
+    /// A message of any length.
     pub fn for_runtime(role: Role, content: String) -> Self {
         Self { role, chars: content.chars().count(), content }
     }
@@ -137,7 +137,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In the API's order.
+    /// All roles, in the API's order.
     pub const ALL: [Self; 3] = [Self::System, Self::User, Self::Assistant];
 
     pub fn as_str(self) -> &'static str {
@@ -161,7 +161,7 @@ impl Temperature {
     /// NaN is out of bounds.
     pub fn new(value: f64) -> Result<Self, LimitError> {
         if limits::TEMPERATURE.contains(&value) {
-            Ok(Self(value.abs())) // a JSON `-0` is zero
+            Ok(Self(value.abs())) // a JSON `-0` becomes 0
         } else {
             Err(LimitError::Temperature(value))
         }
@@ -178,7 +178,7 @@ impl Default for Temperature {
     }
 }
 
-/// How many tokens a completion may have; 248 by default.
+/// The maximum number of tokens of a completion; 248 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxTokens(u16);
 
@@ -201,7 +201,7 @@ impl Default for MaxTokens {
     }
 }
 
-/// A limit that was exceeded, and what was sent. Displays as the second half of a sentence that names the member.
+/// An exceeded limit, and the value that was sent. Displays as the second half of a sentence that names the member.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum LimitError {
     #[error("must hold {} to {} messages; got {}", limits::MESSAGES.start(), limits::MESSAGES.end(), .0)]
@@ -214,12 +214,12 @@ pub enum LimitError {
     Temperature(f64),
     #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), .0)]
     MaxTokens(i128),
-    /// An integer too large for any integer type, which is read as a float.
+    /// An integer too large for any integer type, which is parsed as a float.
     #[error("must be from {} to {}; got {}", limits::MAX_TOKENS.start(), limits::MAX_TOKENS.end(), format_number(*.0))]
     MaxTokensOverflow(f64),
 }
 
-/// Large and small numbers with an exponent.
+/// Very large and very small numbers have an exponent.
 fn format_number(number: f64) -> String {
     match number.abs() {
         magnitude if magnitude != 0.0 && !(1e-6..1e15).contains(&magnitude) => format!("{number:e}"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_go_below_the_callers_system_message_or_before_the_conversation() {
+    fn instructions_follow_the_callers_system_message_or_precede_the_conversation() {
         let both = conversation(&[(Role::System, "Be kind."), (Role::User, "Hi")]).with_instructions("Facts.");
         assert_eq!(both, conversation(&[(Role::System, "Be kind.\n\nFacts."), (Role::User, "Hi")]));
         let ours = conversation(&[(Role::User, "Hi")]).with_instructions("Facts.");

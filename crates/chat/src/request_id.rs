@@ -1,5 +1,5 @@
 //! The id of one request: the same string in the completion, the error envelope, the `x-request-id` header and the
-//! ledger. Its 32 digits are laid out as UUIDv7, so ids sort by the time they were made and the ledger grows at its end.
+//! ledger. Its 32 digits are a UUIDv7, so that ids sort by time of arrival and the ledger grows at its end.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ const LEN: usize = PREFIX.len() + DIGITS;
 pub struct RequestId(Uuid);
 
 impl RequestId {
-    /// As a regular expression.
+    /// A regular expression for ids.
     pub const PATTERN: &str = "chatcmpl_[0-9a-f]{32}";
 
     /// The id of a request that arrives now. It is unique, not secret, so the random bits need not be unguessable.
@@ -27,13 +27,13 @@ impl RequestId {
         Self::arrived_at(since_epoch.as_micros() as u64)
     }
 
-    /// The id of a request that arrived at a time in microseconds since 1970, by whichever clock counts.
+    /// The id of a request that arrived at a time in microseconds since 1970, by the caller's clock.
     pub fn arrived_at(micros: u64) -> Self {
         Self::at_micros(micros, fastrand::u64(..))
     }
 
-    /// The id at a time in microseconds since 1970 with that random part. UUIDv7's first random field holds the
-    /// fraction of the millisecond in 4096ths, so that ids of one millisecond are ordered, too.
+    /// The id at a time in microseconds since 1970 with this random part. UUIDv7's first random field holds the fraction
+    /// of the millisecond in 4096ths, so that ids of one millisecond are also ordered.
     pub fn at_micros(micros: u64, random: u64) -> Self {
         let fraction = ((micros % 1000) * 4096 / 1000) as u16;
         let mut random_fields = [0; 10];
@@ -57,7 +57,7 @@ impl RequestId {
         let bits = self.0.as_u128();
         let millis = (bits >> 80) as u64;
         let fraction = (bits >> 64) as u64 & 0xfff;
-        // Rounded up, so that the fraction of a microsecond lost on the way in comes back.
+        // Rounded up, to restore the fraction of a microsecond that `at_micros` cuts off.
         millis * 1000 + (fraction * 1000).div_ceil(4096)
     }
 
@@ -66,7 +66,7 @@ impl RequestId {
         self.unix_micros() / 1_000_000
     }
 
-    /// The id as text, without an allocation: every response carries it twice.
+    /// The id as text, without an allocation, because every response contains it twice.
     pub fn to_text(self) -> RequestIdText {
         let mut text = [0; LEN];
         text[..PREFIX.len()].copy_from_slice(PREFIX.as_bytes());
@@ -108,7 +108,7 @@ impl FromStr for RequestId {
     type Err = RequestIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Of this length, the plain digits are the only form that the parser knows.
+        // At this length, the parser accepts only plain digits.
         let digits = text.strip_prefix(PREFIX).filter(|digits| digits.len() == DIGITS).ok_or(RequestIdError)?;
         Uuid::try_parse(digits).map(Self).map_err(|_| RequestIdError)
     }
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back_what_it_shows(micros in 0u64..1 << 57, random: u64) {
+        fn an_id_round_trips(micros in 0u64..1 << 57, random: u64) {
             let id = RequestId::at_micros(micros, random);
             prop_assert_eq!(id.to_string().parse(), Ok(id));
             prop_assert_eq!(RequestId::from_bytes(id.to_bytes()), id);
@@ -133,14 +133,14 @@ mod tests {
         }
 
         #[test]
-        fn sorts_by_time(a in 0u64..1 << 57, b in 0u64..1 << 57, x: u64, y: u64) {
+        fn ids_sort_by_time(a in 0u64..1 << 57, b in 0u64..1 << 57, x: u64, y: u64) {
             prop_assume!(a < b);
             prop_assert!(RequestId::at_micros(a, x).to_string() < RequestId::at_micros(b, y).to_string());
             prop_assert!(RequestId::first_at(Timestamp::from_micros(a)) <= RequestId::at_micros(a, x));
         }
 
         #[test]
-        fn is_laid_out_as_uuid_version_7(micros in 0u64..1 << 57, random: u64) {
+        fn an_id_is_a_uuid_version_7(micros in 0u64..1 << 57, random: u64) {
             let shown = RequestId::at_micros(micros, random).to_string();
             let digits = &shown[PREFIX.len()..];
             prop_assert_eq!(&digits[12..13], "7");
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_differ() {
+    fn concurrent_ids_differ() {
         let ids: std::collections::HashSet<_> = (0..100_000).map(|_| RequestId::now()).collect();
         assert_eq!(ids.len(), 100_000);
     }
 
     #[test]
-    fn refuses_other_strings() {
+    fn other_strings_are_refused() {
         let good = RequestId::now().to_string();
         let plus = good.replace("chatcmpl_0", "chatcmpl_+");
         for bad in ["", "chatcmpl_", &good[..40], &good[9..], &format!("{good}0"), &plus] {

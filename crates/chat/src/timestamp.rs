@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970 in UTC. The default is 1970 itself.
+/// Milliseconds since 1970 in UTC. The default is the start of 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -30,7 +30,7 @@ impl Timestamp {
         self.0 / 1000
     }
 
-    /// Not before 1970.
+    /// At least the start of 1970.
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(millis(duration)))
     }

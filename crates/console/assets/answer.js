@@ -1,7 +1,7 @@
-// What came back: the sources that an answer may cite, and its text with links to them. Text is only ever set as text.
+// An answer: the sources that it may cite, and its text with links to them. Text is set as text, never as HTML.
 
-/** What the answer's numbers stand for, in order: one Link header each, which fetch gives as one text; and how well each
- *  fits, if the service says so. */
+/** The sources in the order of the answer's numbers, one Link header each, which fetch joins into one string. `scores`
+ *  tells how well each fits, if the service sends it. */
 export function parseSources(header, scores) {
   const fits = scores?.split(", ") ?? [];
   const each = /<([^>]+)>; rel="cite-as"; title="([^"]*)"(?:; title\*=UTF-8''([^,; ]+))?/g;
@@ -15,12 +15,12 @@ export function make(name, text, properties = {}) {
   return Object.assign(document.createElement(name), { textContent: text, ...properties });
 }
 
-/** A link that opens beside the page, so that the conversation stays. */
+/** A link that opens in a new tab, so that the conversation stays. */
 export function outwardLink(text, href) {
   return make("a", text, { href, target: "_blank", rel: "noopener noreferrer" });
 }
 
-/** A source's list item. Only addresses of the web are links. */
+/** A source's list item. Only http and https URLs become links. */
 function sourceItem({ url, title, score }, id) {
   const item = make("li", "", { id, tabIndex: -1 });
   if (/^https?:\/\//i.test(url)) item.append(outwardLink(title, url));
@@ -33,13 +33,13 @@ export function sourceItems(sources, idOf) {
   return sources.map((source, at) => sourceItem(source, idOf(at + 1)));
 }
 
-/** Code, or a citation: behind a word and a space, a sentence or a bracket, and not in an expression or a link. The
- *  service knows citations by the same rule. */
+/** Code, or a citation: after a word and a space, a sentence or a bracket, and not in an expression or a link. The
+ *  service recognizes citations by the same rule. */
 const CODE_OR_CITATION = new RegExp(
   /`[^`]*(?:`|$)|(?<=[^\s+\-*/^=<>]\S*[^\S\n]+|[.,;!?。，；！？]|(\]))\[(\d{1,3})\]/.source +
   /(?![\p{L}\p{N}_(\]+\-*/^=<>]|[^\S\n]+[+\-*/^=<>]+(?!\S))/u.source, "gu");
 
-/** The text, in which each citation leads to its source. */
+/** The text, with a link from each citation to its source. */
 export function withMarks(text, sources, idOf) {
   const parts = document.createDocumentFragment();
   let end = 0;
@@ -57,7 +57,7 @@ export function withMarks(text, sources, idOf) {
 
 const tokens = (count) => (Number.isInteger(count) ? count.toLocaleString("en") : "not measured");
 
-/** One line about an answer: tokens, seconds, why it ended, and the request's page. */
+/** One line about an answer: tokens, seconds, finish reason, and a link to the request's page. */
 export function figures(completion, seconds) {
   const { usage, choices: [{ finish_reason: reason }] } = completion;
   const ended = reason === "length" ? "length (cut off at max tokens or the end of the context)" : reason;

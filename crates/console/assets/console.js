@@ -1,5 +1,5 @@
-// What needs a script: times as the viewer reads them, copying, stepping through charts, `/` for the filter, live
-// refresh. Everything else works without it. The playground has scripts of its own.
+// Features that need a script: local times, copying, stepping through charts, `/` for the filter, live refresh.
+// Everything else works without it. The playground has separate scripts.
 
 const dateAndTime = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" };
 const thisYear = new Intl.DateTimeFormat("en-GB", dateAndTime);
@@ -16,11 +16,11 @@ function relativeTime(at, now) {
   const seconds = (at - now) / 1000;
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["minute", 60];
   if (seconds <= 0 && seconds > -60) return "just now";
-  // What has passed is rounded down; what is to come is not shown a unit too early.
+  // Past times are rounded down. Future times are rounded, but are at least one unit away.
   return timeDistance.format(seconds < 0 ? Math.trunc(seconds / size) : Math.max(1, Math.round(seconds / size)), unit);
 }
 
-/** Writes times for the viewer: how long ago, or in their own zone; the exact time and UTC on hover. */
+/** Writes times for the viewer: relative, or in the viewer's zone; the exact time and UTC on hover. */
 function writeTimes(root) {
   const now = new Date();
   for (const time of root.querySelectorAll("time[data-time]")) {
@@ -32,7 +32,7 @@ function writeTimes(root) {
   }
 }
 
-/** Times and names of hours for the viewer. Days stay what they are: they begin at midnight UTC. */
+/** Writes times and names of hours for the viewer. Days are not converted: they begin at midnight UTC. */
 function localize(root) {
   writeTimes(root);
   for (const slice of root.querySelectorAll("[data-slice]")) {
@@ -41,7 +41,7 @@ function localize(root) {
   }
 }
 
-/** Says which zone times are in, and keeps them up to date while the page is open. */
+/** Shows the time zone, and keeps times up to date while the page is open. */
 function keepTimes() {
   const zone = document.getElementById("zone"); // not on pages for visitors
   const { timeZone } = exact.resolvedOptions();
@@ -67,8 +67,8 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-/** Shows one slice's figures in its chart's line of text, and marks it. */
-function tell(chart, at) {
+/** Shows the figures of one slice in its chart's readout, and marks the slice. */
+function showSlice(chart, at) {
   const figures = chart.dataset.figures.split("|");
   const [first, step] = [chart.dataset.start, chart.dataset.step].map(Number);
   const slice = Math.max(0, Math.min(figures.length - 1, at));
@@ -87,7 +87,7 @@ document.addEventListener("pointermove", (event) => {
   if (!svg) return;
   const chart = svg.closest(".chart");
   const { left, width } = svg.getBoundingClientRect();
-  tell(chart, Math.floor(((event.clientX - left) / width) * chart.dataset.figures.split("|").length));
+  showSlice(chart, Math.floor(((event.clientX - left) / width) * chart.dataset.figures.split("|").length));
 });
 
 document.addEventListener("keydown", (event) => {
@@ -96,10 +96,10 @@ document.addEventListener("keydown", (event) => {
   if (!chart || step === undefined) return;
   event.preventDefault();
   const here = Number(chart.querySelector(".cursor").dataset.at ?? (step === -1 ? Infinity : -1));
-  tell(chart, here + step);
+  showSlice(chart, here + step);
 });
 
-/** `/` leads to the filter of a list. */
+/** `/` focuses the filter of a list. */
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, textarea, select, [contenteditable]");
   const filter = document.querySelector("form[role=search] input[type=search]");
@@ -109,7 +109,7 @@ document.addEventListener("keydown", (event) => {
   filter.select();
 });
 
-/** Every fifteen seconds, while somebody looks and does nothing else with it, the live parts are fetched again. */
+/** Fetches the live parts again every fifteen seconds, while the page is visible and not in use. */
 function live() {
   if (!document.querySelector("[data-live]")) return;
   setInterval(async () => {

@@ -1,14 +1,14 @@
-// The conversation on the screen: a list of messages that can be edited, inserted and removed. It lives in the page's
-// elements and nowhere else.
+// The conversation on the screen: a list of messages that can be edited, inserted and removed. It is kept only in the
+// page's elements.
 
 import { figures, sourceItems, withMarks } from "./answer.js";
 
 const PLACEHOLDERS = {
   system: "Instructions for the model (optional)",
   user: "Ask something",
-  assistant: "An answer of the model",
+  assistant: "An answer from the model",
 };
-const sizesItself = CSS.supports("field-sizing", "content");
+const hasFieldSizing = CSS.supports("field-sizing", "content");
 const number = (count) => count.toLocaleString("en");
 
 /** As the API counts: Unicode code points. */
@@ -34,7 +34,7 @@ class Turn {
   get message() { return { role: this.role.value, content: this.field.value }; }
   get chars() { return countChars(this.field.value); }
 
-  /** Names for people who do not see where they are. */
+  /** Labels for screen readers. */
   label(at) {
     this.role.setAttribute("aria-label", `Role of message ${at}`);
     this.field.setAttribute("aria-label", `Message ${at}`);
@@ -46,7 +46,7 @@ class Turn {
     this.field.placeholder = PLACEHOLDERS[this.role.value];
   }
 
-  /** What is wrong with it, or nothing. */
+  /** Shows a problem with the message; an empty string hides it. */
   tell(problem) {
     this.part("problem").textContent = problem;
     this.part("problem").hidden = !problem;
@@ -58,14 +58,14 @@ class Turn {
     this.part("count").textContent = chars > 0.8 * max ? `${number(chars)} of ${number(max)} characters` : "";
   }
 
-  /** Where the style sheet cannot do it: as high as the text. */
+  /** Makes the field as high as its text, in browsers where the style sheet cannot. */
   grow() {
-    if (sizesItself) return;
+    if (hasFieldSizing) return;
     this.field.style.height = "auto";
     this.field.style.height = `${this.field.scrollHeight + 2}px`;
   }
 
-  /** Shows what the model answered. */
+  /** Shows the model's answer. */
   answer(completion, sources, seconds) {
     this.answered = completion.choices[0].message.content;
     this.sources = sources;
@@ -124,7 +124,7 @@ export class Conversation {
     });
   }
 
-  /** What is sent. */
+  /** The messages that are sent. */
   get sent() { return this.turns.filter((turn) => turn.field.value !== ""); }
   get isFull() { return this.list.children.length >= this.limits.messages; }
   get canUndo() { return this.#before !== null; }
@@ -147,7 +147,7 @@ export class Conversation {
     return turn;
   }
 
-  /** A new message at the end, of whoever's turn it is. */
+  /** A new message at the end, with the role that comes next. */
   addNext() {
     return this.add(this.turns.at(-1)?.role.value === "user" ? "assistant" : "user");
   }
@@ -159,7 +159,7 @@ export class Conversation {
     this.add("user").focus();
   }
 
-  /** Takes back the last removal. */
+  /** Undoes the last removal. */
   undo() {
     this.list.replaceChildren(...this.#before);
     this.#before = null;
@@ -167,7 +167,7 @@ export class Conversation {
     this.turns.at(-1).focus();
   }
 
-  /** The first problem that the API would find, told beside its message or, if it is about all, returned. */
+  /** Finds the first problem that the API would find, and shows it beside its message or, if it is about all, returns it. */
   check() {
     const { turns, limits } = this;
     turns.forEach((turn) => turn.tell(""));
@@ -196,7 +196,7 @@ export class Conversation {
     return this.turns.find((turn) => turn.item === item);
   }
 
-  /** Text that would make a message too long is not inserted: cutting it would go unnoticed. */
+  /** Text that would make a message too long is not inserted, because truncation would go unnoticed. */
   #refuseTooLong(event) {
     const { target: field, data } = event;
     if (field.name !== "content" || !data) return;

@@ -1,14 +1,14 @@
-// Passkeys: only a script can ask the browser's authenticator. Without it, people sign in with password and code.
+// Passkeys: only a script can use the browser's authenticator. Without scripts, people sign in with password and code.
 
 async function post(path, token, body) {
   const headers = { "content-type": "application/json", "x-form-token": token };
   const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
-  const answer = await response.json().catch(() => ({ error: "The console did not answer. Please reload the page." }));
+  const answer = await response.json().catch(() => ({ error: "The console did not respond. Please reload the page." }));
   if (answer.error) throw new Error(answer.error);
   return answer;
 }
 
-/** The browser's own words about a dismissed or failed prompt help nobody. */
+/** The browser's messages about a dismissed or failed prompt are not helpful. */
 function explain(error) {
   return error instanceof DOMException ? "No passkey was used." : error.message;
 }
@@ -26,7 +26,7 @@ async function run(root, ceremony) {
   }
 }
 
-/** The part of the page with that name, ready to be used; nothing if it is not there or the browser cannot. */
+/** Enables the passkey element of that name; null if there is none or the browser does not support passkeys. */
 function ready(name) {
   const root = document.querySelector(`[data-passkey=${name}]`);
   if (!root) return null;
@@ -36,7 +36,7 @@ function ready(name) {
   return able ? root : null;
 }
 
-/** Has a passkey answer a challenge. */
+/** Answers a challenge with a passkey. */
 async function use(path, form, more) {
   const begun = await post(`${path}/begin`, form, {});
   const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options.publicKey);

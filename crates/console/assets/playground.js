@@ -13,19 +13,26 @@ const limits = {
 };
 const seconds = (began) => (performance.now() - began) / 1000;
 
-/** Aborts the request that runs. */
+/** Aborts the running request. */
 let running = null;
-/** Whether leaving loses text that was typed and not sent. */
+/** Whether leaving the page would lose unsent text. */
 let isUnsent = false;
 
 const conversation = new Conversation(part("turns"), part("turn"), limits);
-conversation.changed = show;
+conversation.changed = changed;
+/** The request that ran last, until something on the screen is changed. */
+let ran = null;
 
-/** The request on the screen. A parameter that is empty has the API's default, and is not sent. */
+/** The request on the screen. An empty parameter is not sent, so the API's default applies. */
 function request() {
   const messages = conversation.sent.map((turn) => turn.message);
   const set = PARAMETERS.map((name) => [name, form.elements[name]]).filter(([, field]) => field.value !== "");
   return { model: dataset.model, messages, ...Object.fromEntries(set.map(([name, field]) => [name, field.valueAsNumber])) };
+}
+
+function changed() {
+  ran = null;
+  show();
 }
 
 function show() {
@@ -36,29 +43,29 @@ function show() {
   part("undo").hidden = !conversation.canUndo;
   const language = form.elements.language.value;
   const template = form.querySelector(`template[data-language="${language}"]`).content.textContent;
-  part("code").textContent = snippet(language, template, request());
+  part("code").textContent = snippet(language, template, ran ?? request());
 }
 
-/** Tells a problem with the whole request, with a link if there is one. */
-function tell(text, link = null) {
+/** Shows a problem with the whole request, with a link if there is one. */
+function showProblem(text, link = null) {
   part("problem").replaceChildren(text, ...(link ? [" ", link] : []));
   part("problem").hidden = !text;
 }
 
-function tellParameter(name, text) {
+function showParameterProblem(name, text) {
   const problem = form.querySelector(`[data-for="${name}"]`);
   problem.textContent = text;
   problem.hidden = !text;
   form.elements[name].setAttribute("aria-invalid", text ? "true" : "false");
 }
 
-/** Whether each parameter is empty or what the API accepts; the first that is not gets the focus. */
+/** Whether each parameter is empty or valid. The first invalid one gets the focus. */
 function checkParameters() {
   const wrong = PARAMETERS.filter((name) => {
     const { validity, min, max } = form.elements[name];
     const isInteger = name === "max_tokens";
     const isWrong = validity.badInput || validity.rangeUnderflow || validity.rangeOverflow || (isInteger && validity.stepMismatch);
-    tellParameter(name, isWrong ? `${isInteger ? "A whole number" : "A number"} from ${min} to ${max}, or empty.` : "");
+    showParameterProblem(name, isWrong ? `${isInteger ? "A whole number" : "A number"} from ${min} to ${max}, or empty.` : "");
     return isWrong;
   });
   if (wrong.length > 0) form.elements[wrong[0]].focus();
@@ -66,16 +73,16 @@ function checkParameters() {
 }
 
 /** Shows an error of the API beside the part of the request that it names. */
-function tellError({ message, request_id: id }) {
+function showError({ message, request_id: id }) {
   const at = /messages\[(\d+)\]/.exec(message);
   const turn = at && conversation.sent[Number(at[1])];
   const parameter = PARAMETERS.find((name) => message.startsWith(`\`${name}\``));
   if (turn) { turn.tell(message); turn.focus(); }
-  else if (parameter) { tellParameter(parameter, message); form.elements[parameter].focus(); }
-  else tell(message, outwardLink(id, `/requests/${id}`));
+  else if (parameter) { showParameterProblem(parameter, message); form.elements[parameter].focus(); }
+  else showProblem(message, outwardLink(id, `/requests/${id}`));
 }
 
-/** A reason to tell as it is. */
+/** An error whose message is shown unchanged. */
 class Problem extends Error {}
 
 function send(body, signal) {
@@ -86,7 +93,7 @@ function send(body, signal) {
 const sources = ({ headers }) => parseSources(headers.get("link"), headers.get("x-source-scores"));
 const isJson = (response) => response.headers.get("content-type")?.startsWith("application/json");
 
-/** The API's response. Who signed in again in another tab has another token, which a fresh page has. */
+/** The API's response. A new sign-in in another tab changes the CSRF token, which is then read from a fresh page. */
 async function complete(body, signal) {
   const response = await send(body, signal);
   if (isJson(response)) return response;
@@ -99,33 +106,33 @@ async function complete(body, signal) {
   return again;
 }
 
-/** Sends the request; returns what shows the outcome. */
-async function attempt(began, signal) {
+/** Sends a request; returns a function that shows the outcome. */
+async function attempt(sent, began, signal) {
   try {
-    const response = await complete(JSON.stringify(request()), signal);
+    const response = await complete(JSON.stringify(sent), signal);
     const body = await response.json();
     const took = seconds(began);
-    return () => (response.ok ? answered(body, sources(response), took) : tellError(body.error));
+    return () => (response.ok ? answered(sent, body, sources(response), took) : showError(body.error));
   } catch (error) {
-    if (signal.aborted) return () => tell(`Stopped after ${seconds(began).toFixed(1)} s. Nothing was added.`);
-    return () => tell(error instanceof Problem ? error.message : "The service did not respond. Run again to retry.");
+    if (signal.aborted) return () => showProblem(`Stopped after ${seconds(began).toFixed(1)} s. Nothing was added.`);
+    return () => showProblem(error instanceof Problem ? error.message : "The service did not respond. Run again to retry.");
   }
 }
 
 async function run() {
   if (running) return;
-  tell("");
+  showProblem("");
   const { isSound, problem } = conversation.check();
-  if (problem) tell(problem);
+  if (problem) showProblem(problem);
   if (!isSound || !checkParameters()) return;
   const began = performance.now();
   const end = start(began);
-  const showOutcome = await attempt(began, running.signal);
+  const showOutcome = await attempt(request(), began, running.signal);
   end();
   showOutcome();
 }
 
-/** Shows that a request runs; the returned function shows that it has ended. */
+/** Shows that a request is running; the returned function shows that it has ended. */
 function start(began) {
   running = new AbortController();
   const timer = setInterval(() => { part("elapsed").textContent = `${seconds(began).toFixed(1)} s`; }, 100);
@@ -152,21 +159,24 @@ function start(began) {
   };
 }
 
-/** Adds the answer, and the message that comes next. */
-function answered(completion, sources, took) {
+/** Adds the answer, and the message that comes next. The code stays that of the request that ran. */
+function answered(sent, completion, sources, took) {
   isUnsent = false;
   const turn = conversation.add("assistant");
   turn.answer(completion, sources, took);
   part("announcement").textContent = `The model answered: ${turn.answered}`;
-  if (conversation.isFull) tell(`${limits.messages} messages are the most that a request can have. Remove some to go on.`);
+  if (conversation.isFull) showProblem(`A request can have at most ${limits.messages} messages. Remove some to continue.`);
   else conversation.add("user").focus();
+  ran = sent;
+  show();
 }
 
 form.addEventListener("submit", (event) => { event.preventDefault(); run(); });
 form.addEventListener("input", (event) => {
   if (event.target.name === "content") isUnsent = true;
-  if (PARAMETERS.includes(event.target.name)) tellParameter(event.target.name, "");
-  if (!event.target.closest("li.turn")) show(); // the conversation tells its own changes
+  if (PARAMETERS.includes(event.target.name)) showParameterProblem(event.target.name, "");
+  if (event.target.name === "language") show();
+  else if (!event.target.closest("li.turn")) changed(); // the conversation calls it for its own changes
 });
 form.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
@@ -174,7 +184,7 @@ form.addEventListener("keydown", (event) => {
 });
 part("stop").addEventListener("click", () => running?.abort());
 part("add").addEventListener("click", () => conversation.addNext().focus());
-part("clear").addEventListener("click", () => { tell(""); isUnsent = false; conversation.clear(); });
+part("clear").addEventListener("click", () => { showProblem(""); isUnsent = false; conversation.clear(); });
 part("undo").addEventListener("click", () => conversation.undo());
 addEventListener("beforeunload", (event) => { if (isUnsent && conversation.sent.length > 0) event.preventDefault(); });
 

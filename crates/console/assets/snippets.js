@@ -1,16 +1,16 @@
-// A request as a program: fills the templates of `snippets.rs`. Pure. Whatever a message contains, each program sends
-// exactly that message: text only ever stands in a literal of the language.
+// A request as a program: fills the templates of `snippets.rs`. Pure. Each program sends exactly the
+// messages, whatever they contain: their text is only in literals of the language.
 
-/** Characters that are invisible or turn the direction of text: a program with them does not read as it runs. */
+/** Characters that are invisible or change the direction of text, so that a program would not read as it runs. */
 const HIDDEN = /[\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 
-/** A string of JSON, which is one of JavaScript and Python, too. */
+/** A JSON string literal, which is also one of JavaScript and Python. */
 export function jsonText(text) {
   const escaped = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return JSON.stringify(text).replace(HIDDEN, escaped);
 }
 
-/** A string literal of Rust, which writes some escapes of JSON in another way and has no half of a surrogate pair. */
+/** A Rust string literal: some escapes differ from JSON, and there are no lone surrogates. */
 export function rustText(text) {
   const short = { b: "\\u{8}", f: "\\u{c}" };
   return jsonText(text).replace(/\\(?:u(\w{4})|(.))/g, (escape, code, letter) => {
@@ -19,14 +19,14 @@ export function rustText(text) {
   });
 }
 
-/** Within single quotes, a shell reads everything as it stands but the single quote. */
+/** Within single quotes, a shell takes everything literally but the single quote. */
 const shellQuoted = (text) => text.replaceAll("'", "'\\''");
 
 function message({ role, content }, text) {
   return `{"role": ${text(role)}, "content": ${text(content)}}`;
 }
 
-/** A JSON object, or what looks the same in another language, with strings written by `text`. */
+/** A JSON object, or the same syntax in another language, with strings written by `text`. */
 function object(request, text) {
   const messages = request.messages.map((each) => `\n    ${message(each, text)}`).join(",");
   const members = Object.entries(request).map(([name, value]) => {

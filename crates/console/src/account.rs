@@ -49,7 +49,7 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
         @if user.session.method == SignInMethod::Provider {
             section.card {
                 h2 { "Sign-in" }
-                p { "You signed in with " (provider_name(user)) ", which also decides about second factors." }
+                p { "You signed in with " (provider_name(user)) ", which also manages second factors." }
             }
         }
         @if has_password && user.console.settings.passwords { (password_card(user, account, errors.password)) }
@@ -57,7 +57,9 @@ async fn page_with(user: &SignedIn<'_>, errors: &FormErrors<'_>) -> ConsoleResul
             div.heading {
                 h2 { "Sessions" }
                 @if sessions.len() > 1 {
-                    div.actions { (button_form(user, "/account/sessions/end-others", "Sign out all others", "plain")) }
+                    div.actions {
+                        (button_form(user, "/account/sessions/end-others", "Sign out all other sessions", "plain"))
+                    }
                 }
             }
             (session_table(user, &sessions, "/account/sessions"))
@@ -93,13 +95,13 @@ fn password_card(user: &SignedIn<'_>, account: &Account, error: Option<&str>) ->
         }
         section.card {
             h2 { "Second factor" }
-            p { "An authenticator app or a passkey protects the account if somebody learns the password." }
+            p { "An authenticator app or a passkey protects the account if the password is stolen." }
             p { a.button href="/account/second-factor" { "Manage second factors" } }
         }
     }
 }
 
-/// Each is ended below that path.
+/// The button of a row posts to `{path}/{session}/end`.
 pub(crate) fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord], path: &str) -> Markup {
     html! {
         (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Method", "Last used", ""]), html! {
@@ -129,7 +131,7 @@ fn method_name(method: SignInMethod) -> &'static str {
     }
 }
 
-/// Browser and system in two words, the whole user agent on hover.
+/// Browser and operating system, with the full user agent on hover.
 fn browser(agent: &str) -> Markup {
     let find = |names: &[(&'static str, &'static str)]| {
         names.iter().find(|(part, _)| agent.contains(part)).map(|(_, name)| *name)
@@ -187,21 +189,21 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
     Ok(user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out."))
 }
 
-/// Why a password is not accepted, for the person who typed it.
+/// Why a password was refused, for the person who typed it.
 pub(crate) struct Refused {
     pub(crate) status: StatusCode,
     pub(crate) text: String,
 }
 
-/// A password that was right.
+/// Proof that the password was verified.
 pub(crate) struct VerifiedPassword<'a> {
     attempt: Attempt<'a>,
-    /// As it was stored when it was verified.
+    /// The stored hash at the time of verification.
     pub(crate) hash: String,
 }
 
-/// Whether somebody who is signed in knows their password. Whoever has got hold of a session must not guess it any
-/// faster than at sign-in.
+/// Verifies the password of a signed-in person. It is throttled like a sign-in, so that a stolen session does not allow
+/// faster guessing.
 pub(crate) async fn check_password<'a>(
     user: &SignedIn<'a>,
     typed: &str,
@@ -209,7 +211,7 @@ pub(crate) async fn check_password<'a>(
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
     let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => return Ok(Err(Refused { status: crowded.status(), text: crowded.message().into() })),
+        Err(refusal) => return Ok(Err(Refused { status: refusal.status(), text: refusal.message().into() })),
     };
     let current = user.console.store.password(user.viewer()).await?;
     let is_right = user.console.passwords.verify(&attempt, typed, current.clone()).await;

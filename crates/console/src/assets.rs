@@ -1,5 +1,5 @@
-//! Style sheet, scripts and icon. Their path has a version that changes with their content, so that browsers may cache
-//! them for good; scripts import each other by name, within one version.
+//! Style sheet, scripts and icon. Their path contains a checksum of all of them, so that browsers may cache them
+//! indefinitely. Scripts import each other by name, within one version.
 
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ static ALL: [&Asset; 8] = [
     &ICON,
     &PASSKEYS,
     &PLAYGROUND,
-    // What the playground imports.
+    // Imported by the playground.
     &asset!("answer.js"),
     &asset!("conversation.js"),
     &asset!("snippets.js"),

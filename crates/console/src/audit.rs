@@ -1,4 +1,4 @@
-//! Who did what, when, from where.
+//! The audit log: its filters and its pages.
 
 use format::{Phrase, parse_time, sentence};
 use http::StatusCode;
@@ -13,14 +13,14 @@ use crate::range::parse_end;
 use crate::session::SignedIn;
 
 const PAGE_SIZE: usize = 100;
-/// The fields of the filter, and of a page.
+/// Query fields of the filter and of the position in the list.
 const FIELDS: [&str; 6] = ["from", "to", "actor", "action", "subject", "before"];
 
-/// What is wrong with a filter is a sentence.
+/// The error is a sentence for the page.
 pub(crate) fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
     let time = |name: &str, parse: fn(&str) -> Option<chat::Timestamp>| match query.get(name) {
         "" => Ok(None),
-        text => parse(text).map(Some).ok_or("Please give times as a date and a time, such as 2026-11-15T10:20."),
+        text => parse(text).map(Some).ok_or("Enter times as a date and a time, such as 2026-11-15T10:20."),
     };
     let (since, until) = (time("from", parse_time)?.unwrap_or_default(), time("to", parse_end)?);
     if until.is_some_and(|until| until <= since) {
@@ -37,8 +37,8 @@ pub(crate) fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
     })
 }
 
-/// The next lines, newest first, and where the ones after them start, if there may be any. The query then stands behind
-/// them.
+/// The next entries, newest first, and the position of the entries after them, if there may be any. Moves the query to
+/// that position.
 pub(crate) async fn next(
     store: &Store,
     admin: Admin<'_>,
@@ -73,7 +73,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         (filters(query))
         @if lines.is_empty() {
             (empty("No matching entries", html! {
-                p { "Every sign-in and every change of keys and accounts is listed here." }
+                p { "Every sign-in and every change to keys and accounts is listed here." }
                 p { a href="/audit" { "Show all entries" } }
             }))
         } @else { (table(&lines)) }

@@ -1,4 +1,4 @@
-//! Codes of authenticator apps (TOTP): six digits, every 30 seconds, as all apps know them.
+//! Codes of authenticator apps (TOTP): six digits and a step of 30 seconds, which every app supports.
 
 use chat::Timestamp;
 use maud::{Markup, PreEscaped};
@@ -13,7 +13,7 @@ const STEP_SECONDS: u64 = 30;
 /// A phone's clock may be off by one step.
 const SKEW_STEPS: u16 = 1;
 
-/// What the service and an app share.
+/// The secret that the service and an app share.
 pub(crate) struct AuthenticatorKey(Vec<u8>);
 
 impl AuthenticatorKey {
@@ -24,29 +24,29 @@ impl AuthenticatorKey {
         Ok(Self(bytes))
     }
 
-    /// In base32; `None` if it is not such a key.
+    /// From base32; `None` if it is malformed or has another length.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let Ok(secret) = Secret::try_from_base32(text) else { return None };
         let bytes = secret.as_ref().to_vec();
         (bytes.len() == KEY_BYTES).then_some(Self(bytes))
     }
 
-    /// In base32, to be typed into an app.
+    /// In base32, for typing into an app.
     pub(crate) fn text(&self) -> String {
         Secret::from(self.0.clone()).to_base32()
     }
 
-    /// The step whose code was typed, if it is one of now.
+    /// The time step of the typed code, if that step is current.
     pub(crate) fn step_of(&self, typed: &str, now: Timestamp) -> Option<u64> {
         let digits: String = typed.chars().filter(|character| !character.is_whitespace()).collect();
         self.totp("")?.check(&digits, now.as_seconds())
     }
 
-    /// A picture that an app can read, for an account.
+    /// A QR code for apps, labelled with the account.
     pub(crate) fn qr_code(&self, account: &str) -> Option<Markup> {
         let code = QrCode::new(self.totp(account)?.to_url().ok()?).ok()?;
         let picture = code.render::<svg::Color<'_>>().min_dimensions(220, 220).build();
-        // The declaration of XML has no place in HTML.
+        // HTML does not allow the XML declaration.
         let picture = picture.find("<svg").map(|start| picture[start..].to_owned())?;
         Some(PreEscaped(picture))
     }
@@ -61,9 +61,9 @@ impl AuthenticatorKey {
 mod tests {
     use super::*;
 
-    /// RFC 6238's key, whose codes have eight digits there; apps show the last six.
+    /// With RFC 6238's key. The codes there have eight digits; apps show the last six.
     #[test]
-    fn codes_are_those_of_the_standard() {
+    fn codes_match_the_standard() {
         let key = AuthenticatorKey(b"12345678901234567890".to_vec());
         assert_eq!(AuthenticatorKey::parse(&key.text()).unwrap().0, key.0);
         for (seconds, code) in [(59, "287082"), (1_111_111_109, "081804"), (1_234_567_890, "005924")] {

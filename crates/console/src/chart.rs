@@ -1,9 +1,9 @@
-//! Charts as SVG: stacked bars, or lines. The script shows the figures of the slice of time under the pointer, and steps
-//! from one to the next by keyboard; tables have them without a script.
+//! Charts as SVG: stacked bars or lines. The script shows the figures of the time slice under the pointer, and steps
+//! through the slices with the arrow keys. Without script there are the axis and the sums in tables.
 
 use maud::{Markup, html};
 
-/// In units of the view box; the picture is stretched to the width of the page.
+/// In units of the view box; the chart is stretched to the width of the page.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
 
@@ -14,7 +14,8 @@ pub(crate) struct Chart<'a> {
     pub(crate) series: Vec<Series<'a>>,
     pub(crate) kind: ChartKind,
     pub(crate) write: fn(f64) -> String,
-    pub(crate) axis: fn(f64) -> String,
+    /// Writes a figure of the axis in the unit that suits its top, the second argument.
+    pub(crate) axis: fn(f64, f64) -> String,
 }
 
 pub(crate) struct TimeSlot {
@@ -50,11 +51,11 @@ impl Chart<'_> {
                 }
                 div.plot {
                     div.axis aria-hidden="true" {
-                        @for part in [1.0, 0.5, 0.0] { span { ((self.axis)(top * part)) } }
+                        @for part in [1.0, 0.5, 0.0] { span { ((self.axis)(top * part, top)) } }
                     }
                     svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img"
                         aria-label=(self.summary()) {
-                        rect.cursor width=(round(self.width())) height=(HEIGHT) {}
+                        rect.cursor width=(round(self.slice_width())) height=(HEIGHT) {}
                         @for part in [0.0, 0.5, 1.0] {
                             line.grid x1="0" x2=(WIDTH) y1=(HEIGHT * part) y2=(HEIGHT * part) {}
                         }
@@ -74,30 +75,29 @@ impl Chart<'_> {
         }
     }
 
-    /// Of a slice.
-    fn width(&self) -> f64 {
+    fn slice_width(&self) -> f64 {
         WIDTH / self.slices.len().max(1) as f64
     }
 
     /// The largest value, or the largest sum of a stack.
     fn max_value(&self) -> f64 {
-        let of_slice = |at: usize| {
+        let slice_max = |at: usize| {
             let values = self.series.iter().filter_map(|series| series.values[at]);
             match self.kind {
                 ChartKind::Bars => values.sum::<f64>(),
                 ChartKind::Lines => values.fold(0.0, f64::max),
             }
         };
-        (0..self.slices.len()).map(of_slice).fold(0.0, f64::max)
+        (0..self.slices.len()).map(slice_max).fold(0.0, f64::max)
     }
 
     fn summary(&self) -> String {
-        format!("{}, {} slices of time, at most {}", self.title, self.slices.len(), (self.write)(self.max_value()))
+        format!("{}, {} time slices, at most {}", self.title, self.slices.len(), (self.write)(self.max_value()))
     }
 
-    /// One shape for each series: pages with hundreds of slices stay small.
+    /// One path for each series, so that pages with hundreds of slices stay small.
     fn bars(&self, top: f64) -> Markup {
-        let (width, mut bases) = (self.width(), vec![HEIGHT; self.slices.len()]);
+        let (width, mut bases) = (self.slice_width(), vec![HEIGHT; self.slices.len()]);
         let mut shape = |series: &Series<'_>| {
             let values = series.values.iter().enumerate();
             let bar = |(at, value): (usize, f64)| {
@@ -114,7 +114,7 @@ impl Chart<'_> {
     }
 
     fn lines(&self, top: f64) -> Markup {
-        let width = self.width();
+        let width = self.slice_width();
         let point = |at: usize, value: f64| (round(width * (at as f64 + 0.5)), round(HEIGHT - value / top * HEIGHT));
         html! {
             @for series in &self.series {
@@ -137,15 +137,15 @@ impl Chart<'_> {
     }
 
     fn figures(&self, at: usize) -> String {
-        let of_series = |series: &Series<'_>| {
+        let figure = |series: &Series<'_>| {
             let value = series.values[at].map_or_else(|| "–".into(), self.write);
             format!("{} {}", value, series.name)
         };
-        self.series.iter().map(of_series).collect::<Vec<_>>().join(", ")
+        self.series.iter().map(figure).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// To the next round number, for the top of the axis.
+/// The next round number, for the top of the axis.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
@@ -173,14 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_tells_every_figure_and_escapes_names() {
+    fn a_chart_has_every_figure_and_escapes_names() {
         let slices = (0..3).map(|at| TimeSlot { start: at, name: format!("<{at}>") }).collect();
         let values = vec![Some(3.0), None, Some(9.0)];
         let series = vec![Series { name: "requests", class: "good", values }];
         let write = |value: f64| value.to_string();
-        let chart = Chart { title: "T", slices, slice_millis: 1, series, kind: ChartKind::Bars, write, axis: write };
+        let chart = Chart {
+            title: "T",
+            slices,
+            slice_millis: 1,
+            series,
+            kind: ChartKind::Bars,
+            write,
+            axis: |value, _| value.to_string(),
+        };
         let html = chart.render().into_string();
         assert!(html.contains("&lt;0&gt;") && html.contains("3 requests|– requests|9 requests"), "{html}");
-        assert!(!html.contains("style="), "the policy forbids it");
+        assert!(!html.contains("style="), "the content security policy forbids inline styles");
     }
 }

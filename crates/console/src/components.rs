@@ -1,5 +1,5 @@
-//! What pages are made of: forms, headings, figures, times. Times are written in UTC. The script rewrites them: as long
-//! ago as they are in lists, in the viewer's own time zone elsewhere.
+//! Building blocks of pages: forms, headings, figures, times. Times are written in UTC. The script rewrites them: as
+//! relative times in lists, and in the viewer's time zone elsewhere.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// A sum of token figures: a dash if none was measured, and over how many requests it was unless over all.
+/// A sum of token figures: a dash if none was measured, and `n of N measured` unless all were.
 pub(crate) fn measured(figure: Measured, requests: u64) -> Markup {
     html! {
         @match figure.get() {
@@ -32,18 +32,18 @@ pub(crate) fn failed(figures: &Figures, succeeded: u64) -> u64 {
     figures.requests.saturating_sub(succeeded)
 }
 
-/// To the minute, the exact time on hover.
+/// To the minute, with the exact time on hover.
 pub(crate) fn time(at: Timestamp) -> Markup {
     html! {
         time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="local" { (short_time(at, now())) }
     }
 }
 
-/// For lists: `3 minutes ago`, or the UTC time without script. The exact time on hover.
+/// For lists: `3 minutes ago`, or the UTC time without script; the exact time on hover.
 pub(crate) fn relative_time(at: Timestamp) -> Markup {
     let now = now();
     let is_this_year = format::date(at).get(..4) == format::date(now).get(..4);
-    // No wider than what the script makes of it, so that columns keep their width.
+    // No wider than the relative time that replaces it, so that columns keep their width.
     let written = if is_this_year { short_time(at, now) } else { format::date(at) };
     html! { time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="relative" { (written) } }
 }
@@ -70,7 +70,7 @@ pub(crate) fn anonymous_csrf_field(visitor: &Anonymous<'_>) -> Markup {
     html! { input type="hidden" name=(CSRF_FIELD) value=(visitor.csrf_token()); }
 }
 
-/// A form that is only a button.
+/// A form with a single button.
 pub(crate) fn button_form(user: &SignedIn<'_>, action: &str, label: &str, class: &str) -> Markup {
     html! {
         form.inline method="post" action=(action) {
@@ -93,12 +93,12 @@ pub(crate) fn copyable(id: &str, text: &str) -> Markup {
     }
 }
 
-/// What a page says where there is nothing yet.
+/// Shown in place of an empty list.
 pub(crate) fn empty(title: &str, content: Markup) -> Markup {
     html! { div.empty { h2 { (title) } (content) } }
 }
 
-/// A table that scrolls by itself where it is wider than the page.
+/// A table that scrolls if it is wider than the page.
 pub(crate) fn data_table(label: &str, head: Markup, rows: Markup) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(label) {
@@ -110,7 +110,7 @@ pub(crate) fn data_table(label: &str, head: Markup, rows: Markup) -> Markup {
     }
 }
 
-/// Column titles. `>` marks a column of numbers, aligned to the right; an empty title one of buttons.
+/// Column titles. `>` marks a right-aligned column of numbers, an empty title a column of buttons.
 pub(crate) fn columns(titles: &[&str]) -> Markup {
     html! {
         @for title in titles {
@@ -123,12 +123,12 @@ pub(crate) fn columns(titles: &[&str]) -> Markup {
     }
 }
 
-/// What is wrong with a form.
+/// The error message of a form.
 pub(crate) fn form_error(text: Option<&str>) -> Markup {
     html! { @if let Some(text) = text { p.error role="alert" { (text) } } }
 }
 
-/// An error as a sentence of its own.
+/// An error message as a full sentence.
 pub(crate) fn sentence(error: &impl std::fmt::Display) -> String {
     let mut sentence = error.to_string();
     if let Some(first) = sentence.get_mut(..1) {
@@ -137,9 +137,9 @@ pub(crate) fn sentence(error: &impl std::fmt::Display) -> String {
     format!("{sentence}.")
 }
 
-/// The change against the previous period, whose figure is told as people read it.
-pub(crate) fn change(now: u64, before: u64, told: &str, compared: &str) -> Markup {
-    let title = format!("{told} in {compared}");
+/// The change against the previous period. `previous` is the figure `before` as it is displayed.
+pub(crate) fn change(now: u64, before: u64, previous: &str, compared: &str) -> Markup {
+    let title = format!("{previous} in {compared}");
     html! {
         p.change title=(title) {
             @match before {
@@ -152,7 +152,7 @@ pub(crate) fn change(now: u64, before: u64, told: &str, compared: &str) -> Marku
     }
 }
 
-/// In percent; as a factor from elevenfold on.
+/// In percent, or as a factor from 11 × on.
 fn growth(now: f64, before: f64) -> String {
     let percent = (now - before) / before * 100.0;
     let sign = if percent > 0.0 { "+" } else { "−" };
@@ -168,13 +168,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_says_over_how_many_requests_it_was_measured() {
+    fn a_sum_shows_how_many_requests_were_measured() {
         let some = measured(Measured { sum: 1200, count: 3 }, 4).into_string();
         assert!(some.contains("1,200") && some.contains("3 of 4 measured"), "{some}");
     }
 
     #[test]
-    fn growth_is_told_in_percent_or_in_times() {
+    fn growth_is_a_percentage_or_a_factor() {
         assert_eq!([growth(110.0, 100.0), growth(95.0, 100.0), growth(3000.0, 100.0)], ["+10 %", "−5.0 %", "30 ×"]);
     }
 }

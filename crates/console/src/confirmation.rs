@@ -1,5 +1,5 @@
-//! Confirmations: a change that could take an account or a key over is declined until the password or passkey was given
-//! again. One page asks for it, carries the declined form's fields, and posts them to where they were posted before.
+//! Confirmations: a change that could be used to take over an account or a key is declined until the password or passkey
+//! is entered again. The confirmation page carries the fields of the declined form and posts them to the same path.
 
 use http::StatusCode;
 use maud::{Markup, html};
@@ -16,10 +16,10 @@ use crate::response::ConsoleResponse;
 use crate::session::SignedIn;
 use crate::sign_in::with_next;
 
-/// The password, beside the fields of a form that was declined.
+/// The password, added to the fields of the declined form.
 pub(crate) const PASSWORD_FIELD: &str = "confirm-password";
 
-/// Checks the password that a form carries, if any. Returns the page that asks again if it is wrong.
+/// Verifies the password in a form, if any. Returns the confirmation page with an error if it is wrong.
 pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> ConsoleResult<Option<ConsoleResponse>> {
     if !form.has(PASSWORD_FIELD) {
         return Ok(None);
@@ -37,18 +37,18 @@ pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> Conso
     }
 }
 
-/// Asks for the password or a passkey, for a form that was posted to that path.
+/// The confirmation page for a form that was posted to `path`.
 pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Option<&str>) -> ConsoleResult {
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
     let store = &user.console.store;
     let has_password = user.console.settings.passwords && store.password(user.viewer()).await?.is_some();
     let has_passkeys = user.console.passkeys.is_some() && !store.second_factors(account.id).await?.passkeys.is_empty();
-    // What is posted to a page's path with one more part is asked for on that page.
+    // Forms are posted to the path of their page plus one segment.
     let page = path.rsplit_once('/').map_or("/", |(page, _)| page);
     let content = html! {
-        (heading("Confirm that it is you", html! {}))
+        (heading("Confirm your identity", html! {}))
         section.card.narrow {
-            p { "This change needs you to prove again who you are. You are not asked again for five minutes." }
+            p { "This change requires you to authenticate again. You will not be asked again for five minutes." }
             (form_error(error))
             form.fields #confirm method="post" action=(path) {
                 (csrf_field(user))
@@ -66,7 +66,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Op
             }
             @if has_passkeys { (passkey_button(user)) }
             @if user.session.method == SignInMethod::Provider { (provider_link(user, page)) }
-            p { a href=(page) { "Cancel" } }
+            p { a.button href=(page) { "Cancel" } }
         }
     };
     Ok(user.page(Area::of_path(path), "Confirm", content).with_status(StatusCode::FORBIDDEN))
@@ -82,21 +82,21 @@ fn passkey_button(user: &SignedIn<'_>) -> Markup {
     }
 }
 
-/// The form's fields do not travel to the provider and back.
+/// The form's fields are lost on the way to the provider and back.
 fn provider_link(user: &SignedIn<'_>, page: &str) -> Markup {
     let name = user.console.settings.identity_provider.as_ref().map_or("", |provider| &provider.name);
     html! {
         p { a.button.wide href={ (with_next("/sign-in/provider", page)) "&again=yes" } { "Sign in again with " (name) } }
-        p.quiet.small { "This leads back to the page before, where you make the change again." }
+        p.quiet.small { "You then return to the previous page and make the change again." }
     }
 }
 
-/// A script has had the passkey used.
+/// Verifies the passkey's response, which the script posts.
 pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
     let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => return passkeys::failed(crowded.status(), crowded.message()),
+        Err(refusal) => return passkeys::failed(refusal.status(), refusal.message()),
     };
     let used = passkeys::verify(user.console, &passkeys::parse(body)?).await?;
     let used = used.filter(|(owner, _)| *owner == account.id);

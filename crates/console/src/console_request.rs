@@ -14,8 +14,8 @@ use url::form_urlencoded;
 use crate::error::{ConsoleError, ConsoleResult};
 
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Of visitors who are not signed in. Names, addresses, passwords, tokens of the identity provider and a path to return
-/// to: a form waits in memory while its password is verified.
+/// For visitors who are not signed in: room for names, addresses, passwords, tokens of the identity provider and a path
+/// to return to. Kept small because a form stays in memory while its password is verified.
 const MAX_ANONYMOUS_BYTES: usize = 16 << 10;
 const ANONYMOUS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_USER_AGENT_CHARS: usize = 300;
@@ -26,9 +26,9 @@ pub(crate) struct ConsoleRequest {
     pub(crate) query: Fields,
     upload: Option<Upload>,
     connection: ClientConnection,
-    /// Who is signed in, with the budget of all who are.
+    /// The signed-in person, and the budget that all signed-in people share.
     person: Option<(AccountId, BodyBudget<AccountId>)>,
-    /// Held for as long as the request: its form is made of the body's bytes.
+    /// Held for as long as the request, because its form keeps the body's bytes.
     body_permit: Option<BodyPermit<AccountId>>,
 }
 
@@ -40,8 +40,8 @@ impl ConsoleRequest {
         Self { head, client: connection.address, query, upload, connection, person: None, body_permit: None }
     }
 
-    /// The request of a person who is signed in: its connection makes way for no stranger, and its body takes its bytes
-    /// from a budget that strangers have no part of.
+    /// Marks the request as that of a signed-in person: its connection is not closed in favour of anonymous visitors, and
+    /// its body takes its bytes from a budget that they cannot use.
     pub(crate) fn identify(&mut self, person: AccountId, budget: &BodyBudget<AccountId>) {
         self.connection.identify();
         self.person = Some((person, budget.clone()));
@@ -51,7 +51,7 @@ impl ConsoleRequest {
         self.head.method == Method::POST
     }
 
-    /// Sent by a script of ours.
+    /// Whether one of the console's scripts sent it.
     pub(crate) fn is_json(&self) -> bool {
         self.head.headers.get(header::CONTENT_TYPE).is_some_and(|sent| sent.as_bytes().starts_with(b"application/json"))
     }
@@ -128,7 +128,7 @@ impl Fields {
         self.0.iter().find(|(given, _)| given == name).map_or("", |(_, value)| value)
     }
 
-    /// A query with one field changed, or removed by an empty value.
+    /// The query with one field changed; an empty value removes the field.
     pub(crate) fn with(&self, name: &str, value: &str) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         for (given, kept) in self.0.iter().filter(|(given, kept)| given != name && !kept.is_empty()) {
@@ -140,7 +140,7 @@ impl Fields {
         format!("?{}", query.finish())
     }
 
-    /// A page of ours with one field in its query.
+    /// `path` with that query.
     pub(crate) fn with_path(&self, path: &str, name: &str, value: &str) -> String {
         format!("{path}{}", self.with(name, value))
     }
@@ -149,7 +149,7 @@ impl Fields {
         Self(self.0.iter().filter(|(given, _)| !names.contains(&given.as_str())).cloned().collect())
     }
 
-    /// With one field changed, or removed by an empty value.
+    /// The fields with one of them changed; an empty value removes it.
     pub(crate) fn set(&self, name: &str, value: &str) -> Self {
         let kept = self.0.iter().filter(|(given, _)| given != name).cloned();
         let changed = (!value.is_empty()).then(|| (name.to_owned(), value.to_owned()));

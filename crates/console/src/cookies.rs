@@ -15,11 +15,11 @@ pub(crate) enum Cookie {
     Session,
     /// The secret from which the CSRF token of visitors who are not signed in is derived.
     Anonymous,
-    /// Names the challenge of somebody whose password was right.
+    /// Identifies the challenge of a visitor whose password was correct.
     SecondFactor,
-    /// What the next page says once.
+    /// A message that the next page shows once.
     Message,
-    /// How tables were sorted last.
+    /// The last sort order of each table.
     Sort,
 }
 

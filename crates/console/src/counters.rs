@@ -1,4 +1,4 @@
-//! How sign-ins ended, for the metrics.
+//! Outcomes of sign-ins, for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ pub struct SignInCounters {
     pub(crate) succeeded: Counter,
     /// A wrong password, or no such account.
     pub(crate) failed: Counter,
-    /// Not looked at, because too many were in flight.
+    /// Refused without a check, because too many attempts were in flight.
     pub(crate) refused: Counter,
 }
 

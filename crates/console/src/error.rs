@@ -1,4 +1,4 @@
-//! Why a request fails: its status, and what the person is told.
+//! Why a request fails: its status, and the sentence on the page.
 
 use http::StatusCode;
 use store::StoreError;
@@ -9,29 +9,29 @@ pub(crate) type ConsoleResult<T = ConsoleResponse> = Result<T, ConsoleError>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConsoleError {
-    /// Also for what the viewer may not see.
+    /// Also for pages that the viewer may not see.
     #[error("This page does not exist, or you do not have access to it.")]
     NotFound,
     /// Posted from another site, or from a page that is too old.
     #[error("This form has expired, or did not come from this console. Reload the page and try again.")]
     Forged,
-    #[error("A field of the form is missing or not valid. Nothing was changed. Go back and try again.")]
+    #[error("A form field is missing or invalid. Nothing was changed. Go back and try again.")]
     Unreadable,
-    /// Bodies take all the memory that there is for them.
-    #[error("The console is busy. Nothing was changed. Please try again in a moment.")]
+    /// The memory for request bodies is used up.
+    #[error("The console is busy. Nothing was changed. Please try again in a few seconds.")]
     Busy,
     #[error("Only administrators can do this.")]
     NotAllowed,
-    #[error("An administrator has restricted this key. Only an administrator can lift that. Nothing was changed.")]
+    #[error("An administrator has restricted this key, and only an administrator can lift that. Nothing was changed.")]
     SetByAdmin,
     #[error("This change needs your password or passkey again.")]
     NotConfirmed,
     #[error("Please sign in.")]
     SignedOut,
-    /// A bug, or no random numbers.
+    /// A bug, or the system has no random numbers.
     #[error("Something went wrong. The error was logged.")]
     Internal,
-    #[error("The database is unavailable. Nothing was changed. Please try again in a moment.")]
+    #[error("The database is unavailable. Nothing was changed. Please try again in a few seconds.")]
     Store(#[source] StoreError),
 }
 

@@ -1,5 +1,5 @@
-//! Usage, requests and the audit log as CSV or JSON. An export holds all that the filter matches, however much: it is
-//! sent while it is read, and reading stops when the browser is gone. JSON is one array (of usage: one object).
+//! Usage, requests and the audit log as CSV or JSON. An export has every row that the filter matches. Requests and the
+//! audit log are sent while they are read, until the client disconnects. JSON is one array; for usage, one object.
 
 use bytes::Bytes;
 use format::{AUDIT_COLUMNS, AuditRow, GroupReport, GroupRow, JsonArray, RequestRow, write_csv};
@@ -17,7 +17,7 @@ use crate::response::ConsoleResponse;
 use crate::session::SignedIn;
 use crate::usage;
 
-/// Rows that are read at a time, which bounds the memory that an export takes.
+/// Rows per read, which bounds the memory of an export.
 const BATCH_ROWS: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,14 +68,14 @@ pub(crate) fn requests(user: &SignedIn<'_>, query: &Fields, format: Format) -> C
         Ok(filter) => filter,
         Err(sentence) => return refusal(sentence),
     };
-    let source = Source::Requests(filter);
+    let source = ExportSource::Requests(filter);
     stream(user, source, format, "requests")
 }
 
 pub(crate) fn audit(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
     user.admin()?;
     Ok(match audit::parse(query) {
-        Ok(query) => stream(user, Source::Audit(query), format, "audit"),
+        Ok(query) => stream(user, ExportSource::Audit(query), format, "audit"),
         Err(sentence) => refusal(sentence),
     })
 }
@@ -85,7 +85,7 @@ fn refusal(sentence: &str) -> ConsoleResponse {
 }
 
 /// Where the rows of an export come from.
-enum Source {
+enum ExportSource {
     Requests(Filter),
     Audit(store::AuditQuery),
 }
@@ -95,7 +95,7 @@ enum Batch {
     Audit(Vec<AuditRecord>),
 }
 
-impl Source {
+impl ExportSource {
     /// The next rows, and whether there may be more.
     async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Batch, bool), StoreError> {
         match self {
@@ -104,7 +104,7 @@ impl Source {
                 Ok((Batch::Requests(rows), next.is_some()))
             }
             Self::Audit(query) => {
-                // Whoever is not an administrator was refused before.
+                // Other viewers were refused before.
                 let Some(admin) = viewer.admin() else { return Ok((Batch::Audit(Vec::new()), false)) };
                 let (lines, next) = audit::next(store, admin, query, BATCH_ROWS).await?;
                 Ok((Batch::Audit(lines), next.is_some()))
@@ -137,7 +137,7 @@ impl Batch {
     }
 }
 
-fn stream(user: &SignedIn<'_>, source: Source, format: Format, name: &'static str) -> ConsoleResponse {
+fn stream(user: &SignedIn<'_>, source: ExportSource, format: Format, name: &'static str) -> ConsoleResponse {
     let (store, viewer) = (user.console.store.clone(), user.viewer().clone());
     let (chunks, body) = ResponseBody::stream();
     tokio::spawn(async move {
@@ -152,13 +152,13 @@ fn stream(user: &SignedIn<'_>, source: Source, format: Format, name: &'static st
 async fn send(
     store: &Store,
     viewer: &Viewer,
-    mut source: Source,
+    mut source: ExportSource,
     format: Format,
     chunks: &mpsc::Sender<std::io::Result<Bytes>>,
 ) -> Result<(), StoreError> {
     let (mut header, mut array) = (Some(source.columns()), JsonArray::default());
     loop {
-        // Sending a batch may take long, and the person may have been dismissed meanwhile.
+        // Sending a batch may take long, and the session may have ended meanwhile.
         if !store.is_valid(viewer).await? {
             return Err(StoreError::SessionEnded);
         }
@@ -167,7 +167,7 @@ async fn send(
             Format::Csv => batch.csv(header.take()),
             Format::Json => batch.json(&mut array)?,
         };
-        // A search that found nothing so far goes on, unless nobody waits for it.
+        // A search that has found nothing so far continues, unless the client has disconnected.
         if chunks.is_closed() || (!chunk.is_empty() && chunks.send(Ok(chunk.into())).await.is_err()) {
             return Ok(());
         }

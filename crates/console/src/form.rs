@@ -1,5 +1,5 @@
-//! Posted forms. A `Form` exists only if it came from one of our own pages: the browser says so by its origin, and the
-//! page by a CSRF token that is derived from a secret cookie.
+//! Posted forms. A `Form` exists only if it came from a page of the console: the browser's `Origin` header and a CSRF
+//! token, which is derived from a secret cookie, prove it.
 
 use bytes::Bytes;
 use http::HeaderName;
@@ -10,7 +10,7 @@ use crate::console_request::{ConsoleRequest, Fields};
 use crate::error::{ConsoleError, ConsoleResult};
 
 pub(crate) const CSRF_FIELD: &str = "token";
-/// For what scripts post.
+/// The CSRF token of requests that scripts send.
 const CSRF_HEADER: HeaderName = HeaderName::from_static("x-form-token");
 
 const MAX_FORM_BYTES: usize = 16 << 10;
@@ -53,7 +53,7 @@ pub(crate) async fn read_json(request: &mut ConsoleRequest, origin: &str, csrf_t
     request.body(wire::MAX_BODY_BYTES).await
 }
 
-/// A browser that sends no `Origin` must at least not say that the request comes from another site.
+/// Without `Origin`, the browser must at least not report another site in `Sec-Fetch-Site`.
 fn check_origin(request: &ConsoleRequest, origin: &str) -> ConsoleResult<()> {
     let is_ours = match request.header(header::ORIGIN) {
         Some(given) => given == origin || is_same_loopback(given, origin),
@@ -62,7 +62,7 @@ fn check_origin(request: &ConsoleRequest, origin: &str) -> ConsoleResult<()> {
     if is_ours { Ok(()) } else { Err(ConsoleError::Forged) }
 }
 
-/// On one machine people use both `localhost` and `127.0.0.1`.
+/// On one machine, people use both `localhost` and `127.0.0.1`.
 fn is_same_loopback(given: &str, origin: &str) -> bool {
     let parse = |text: &str| url::Url::parse(text).ok();
     let is_loopback = |url: &url::Url| match url.host() {

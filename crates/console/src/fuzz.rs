@@ -1,5 +1,5 @@
-//! Where the sign-in page leads, fuzzed: to a page of ours. On the code before issue 17 it finds `/%09/…` (fault 13) at
-//! once: browsers drop the tab, and what is left is another host.
+//! Fuzzing of the redirect after sign-in, which must stay on this host. Earlier code let a tab through (`/%09/…`), which
+//! browsers drop, so that the rest named another host; this target finds that immediately.
 
 use fuzzer::Target;
 use url::Url;
@@ -42,7 +42,7 @@ fn redirects() {
     let base = Url::parse("https://console.example/sign-in?next=x").expect("a URL");
     Target::new("redirects").corpus(corpus).dictionary(words).max_bytes(200).run_text(|target| {
         let path = local_path(target);
-        // As browsers do.
+        // Resolved as browsers do.
         let url = base.join(path).expect("a URL that can be followed");
         assert_eq!(url.origin(), base.origin(), "{path:?} leads to {url}");
         assert!(path.starts_with('/') && (path == "/" || path == target), "{path:?}");

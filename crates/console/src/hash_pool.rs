@@ -1,5 +1,5 @@
-//! The threads that hash passwords. Argon2 takes much memory and time on purpose: each thread keeps the block of memory
-//! that it works in, so their number bounds both, and visitors take turns.
+//! The threads that hash passwords. Argon2 needs much memory and time by design. Each thread keeps its working memory,
+//! so the number of threads bounds both. Visitors take turns.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::turns::Turns;
 
 const THREADS: usize = 2;
 
-/// What Argon2 works in. Allocated by a thread's first job and kept, because the allocator would not give it back.
+/// Working memory of Argon2. Allocated by a thread's first job and kept: the allocator would not return it anyway.
 pub(crate) type Memory = Vec<Block>;
 
 type Job = Box<dyn FnOnce(&mut Memory) + Send>;
@@ -42,7 +42,7 @@ impl HashPool {
         Ok(pool)
     }
 
-    /// Runs work when it is the visitor's turn; `None` if it panicked. Work that nobody waits for any more is left out.
+    /// Runs work when it is the visitor's turn; `None` if it panicked. Work is skipped if its caller has disconnected.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         attempt: &Attempt<'_>,
@@ -51,7 +51,7 @@ impl HashPool {
         let (sender, result) = oneshot::channel();
         let job = move |memory: &mut Memory| {
             if !sender.is_closed() {
-                let _ = sender.send(work(memory)); // fails if the visitor has left meanwhile
+                let _ = sender.send(work(memory)); // fails if the caller has disconnected meanwhile
             }
         };
         self.0.state.lock().turns.push(attempt.network(), Box::new(job));

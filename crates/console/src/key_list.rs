@@ -1,4 +1,4 @@
-//! The list of API keys: searched, filtered, sorted, in pages.
+//! The list of API keys, with search, filter, sort order and pages.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::response::ConsoleResponse;
 use crate::session::SignedIn;
 use crate::sorting::{Column, Direction, Order};
 
-/// How far back requests and tokens are counted.
+/// The period in which requests and tokens are counted.
 const RECENT: Duration = Duration::from_secs(30 * 86_400);
 const STATES: [KeyState; 3] = [KeyState::Active, KeyState::Expired, KeyState::Revoked];
 /// Fields of the query that stay from page to page.
@@ -73,7 +73,7 @@ pub(crate) async fn page_with(
             (filters(query, order))
             @if found.is_empty() {
                 (empty("No matching keys", html! {
-                    p { "Nothing has that in its name, id, project or owner's address, in that state." }
+                    p { "No key in this state has the search text in its name, id, project or owner's e-mail address." }
                     p { a.button href="/keys" { "Show all keys" } }
                 }))
             } @else {
@@ -92,7 +92,7 @@ async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
 }
 
-/// All that match, in order. The database knows every order but those by usage.
+/// All matching keys, sorted. The database sorts by everything but usage.
 async fn find(user: &SignedIn<'_>, query: &Fields, order: Order<By>, usage: &UsageOfKeys) -> ConsoleResult<Vec<KeyId>> {
     let state = STATES.into_iter().find(|state| key_state(*state) == query.get("state"));
     let search = KeySearch { text: query.get("find"), state };
@@ -119,7 +119,7 @@ fn filters(query: &Fields, order: Order<By>) -> Markup {
         form.filters method="get" action="/keys" role="search" {
             label {
                 "Search"
-                input type="search" name="find" value=(query.get("find")) placeholder="name, id, owner or project";
+                input type="search" name="find" value=(query.get("find")) placeholder="name, id, owner";
             }
             label { "State"
                 select name="state" {

@@ -1,4 +1,4 @@
-//! What can be changed about a key: its secret, expiry, permission, owner, note and project.
+//! Settings of a key: secret, expiry, permission, owner, note and project.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::snippets::curl;
 
 /// The value in the form, its label, and how long the old secret works.
 const OVERLAPS: [(&str, &str, Duration); 4] = [
-    ("0", "stops working at once", Duration::ZERO),
+    ("0", "stops working immediately", Duration::ZERO),
     ("1h", "works for 1 more hour", Duration::from_secs(3_600)),
     ("24h", "works for 24 more hours", Duration::from_secs(86_400)),
     ("7d", "works for 7 more days", Duration::from_secs(7 * 86_400)),
@@ -34,7 +34,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
         None => Vec::new(),
     };
     let expires = key.expires_at.map(format::date).unwrap_or_default();
-    // For the owner. An administrator may choose any.
+    // A bound for owners. Administrators may choose any date.
     let latest = key.admin_expires_at.filter(|_| !user.is_admin()).map(format::date);
     let old_until = key.previous_until.filter(|until| *until > now());
     Ok(html! {
@@ -57,12 +57,12 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
                     label { "Owner"
                         (PersonChoice {
                             field: "owner",
-                            others: &[("", "nobody (command line)")],
+                            others: &[("", "none (command line)")],
                             selected: key.owner.as_deref(),
                         }.render(&people))
                     }
                 }
-                label { "Project, by which usage is grouped"
+                label { "Project (usage is grouped by project)"
                     input name="project" maxlength=(Project::MAX_CHARS) autocomplete="off"
                         value=(key.project.as_ref().map_or("", Project::as_str));
                 }
@@ -83,9 +83,9 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
         section.card #rotate {
             h2 { "Rotate key" }
             p.quiet {
-                "Creates a new secret for this key. Its limits, usage and settings stay."
+                "Creates a new secret for this key. Its limits, usage and settings stay the same."
                 @if let Some(until) = old_until {
-                    " The secret before this one still works, until " (time(until)) "."
+                    " The previous secret still works until " (time(until)) "."
                 }
             }
             form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
@@ -122,7 +122,7 @@ pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
         }
         section.card {
             h2 { "New secret" }
-            p { "Copy it now. It is shown only this once: only a hash of it is stored." }
+            p { "Copy it now. It is not shown again: only a hash of it is stored." }
             (copyable("key", rotated.reveal()))
             h2 { "Try it" }
             (copyable("try", &curl(&user.console.settings.api_base_url, rotated.reveal())))
@@ -158,7 +158,7 @@ pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleR
     Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name)))
 }
 
-/// What the form changes.
+/// The settings in the form that differ from the key.
 fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
     let mut changes = Vec::new();
     let typed = form.get("expires");
@@ -167,7 +167,7 @@ fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
             "" => None,
             date => {
                 let end = end_of_day(format::parse_date(date).ok_or(ConsoleError::Unreadable)?);
-                // The day on which an administrator's expiry is: until then.
+                // On the day of the administrator's expiry date, the exact time of that date applies.
                 let latest = key.admin_expires_at.filter(|latest| format::date(*latest) == date);
                 Some(latest.unwrap_or(end))
             }

@@ -6,7 +6,7 @@ use chat::{KeyId, KeyName};
 use format::key_state;
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{AccountError, KeyRecord, NewKey, Project, RequestQuery};
+use store::{AccountError, KeyRecord, Limit, NewKey, Project, RequestQuery, Scope};
 
 use crate::components::{copyable, csrf_field, form_error, heading, now, sentence, time, time_or};
 use crate::console_request::Fields;
@@ -31,12 +31,13 @@ const EXPIRY_CHOICES: [(&str, &str, Option<u32>); 5] = [
 pub(crate) struct NewKeyForm<'a> {
     name: &'a str,
     without_completions: bool,
-    life: &'a str,
+    lifetime: &'a str,
     project: &'a str,
+    amount: &'a str,
     error: Option<&'a str>,
 }
 
-/// The state of a key.
+/// The state as badges.
 pub(crate) fn badges(key: &KeyRecord) -> Markup {
     let state = key_state(key.state(now()));
     html! {
@@ -54,19 +55,20 @@ pub(crate) fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup 
                 (csrf_field(user))
                 label { "Name"
                     input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name)
-                        placeholder="What will use it?" autocomplete="off";
+                        placeholder="my app" autocomplete="off";
                 }
                 label { "Expiration"
-                    select name="life" {
+                    select name="lifetime" {
                         @for (value, label, _) in EXPIRY_CHOICES {
-                            option value=(value) selected[form.life == value] { (label) }
+                            option value=(value) selected[form.lifetime == value] { (label) }
                         }
                     }
                 }
                 label { "Project (optional)"
                     input name="project" maxlength=(Project::MAX_CHARS) value=(form.project)
-                        placeholder="Usage is grouped by it" autocomplete="off";
+                        placeholder="search" autocomplete="off";
                 }
+                @if user.is_admin() { (limits::fields(form.amount)) }
                 label.check {
                     input type="checkbox" name="completions" value="yes" checked[!form.without_completions];
                     span { "Allow completions" }
@@ -78,22 +80,24 @@ pub(crate) fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup 
 }
 
 pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let parsed = parse_name(form.get("name")).and_then(|name| Ok((name, parse_project(form.get("project"))?)));
-    let (name, project) = match parsed {
+    let parsed = parse_name(form.get("name"))
+        .and_then(|name| Ok((name, parse_project(form.get("project"))?, limits::optional(user, form)?)));
+    let (name, project, limit) = match parsed {
         Ok(parsed) => parsed,
         Err(sentence) => {
             let form = NewKeyForm {
                 name: form.get("name"),
                 without_completions: !form.has("completions"),
-                life: form.get("life"),
+                lifetime: form.get("lifetime"),
                 project: form.get("project"),
+                amount: form.get("amount"),
                 error: Some(&sentence),
             };
             let page = key_list::page_with(user, &Fields::default(), &form).await?;
             return Ok(page.with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).and_then(|(.., days)| *days);
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).and_then(|(.., days)| *days);
     let expires_at = days.map(|days| user.console.store.now() + days * DAY);
     let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at, project };
     let key = match user.console.store.create_key(user.viewer(), new, user.console.settings.keys_per_person).await {
@@ -106,12 +110,19 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         }
         Err(error) => return Err(key_settings::declined(error)),
     };
+    if let Some((kind, amount)) = limit {
+        let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
+        user.console.store.set_limit(user.admin()?, limit).await.map_err(key_settings::declined)?;
+    }
     let content = html! {
         (heading("API Keys", html! {}))
-        p.message role="status" { "The key " strong { (name.as_str()) } " was created." }
+        p.message role="status" {
+            "The key " strong { (name.as_str()) } " was created."
+            @if let Some((kind, amount)) = limit { " It is limited to " (format::limit(kind, amount)) "." }
+        }
         section.card {
             h2 { "Your new API key" }
-            p { "Copy it now. It is shown only this once: only a hash of it is stored." }
+            p { "Copy it now. It is not shown again: only a hash of it is stored." }
             (copyable("key", key.reveal()))
             h2 { "Try it" }
             (copyable("try", &curl(&user.console.settings.api_base_url, key.reveal())))
@@ -123,7 +134,7 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 fn parse_name(typed: &str) -> Result<KeyName, String> {
     if typed.trim().is_empty() {
-        return Err("Please give the key a name, so that you know later what it is for.".into());
+        return Err("Enter a name that says what the key is for.".into());
     }
     KeyName::parse(typed)
         .map_err(|_| format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS))
@@ -209,7 +220,7 @@ pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
     match parse_name(form.get("name")) {
         Ok(name) => match user.console.store.rename_key(user.viewer(), key.id, &name).await? {
             true => {
-                let message = format!("{} is now called {name}.", key.name);
+                let message = format!("Renamed {} to {name}.", key.name);
                 Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &message))
             }
             false => Err(ConsoleError::NotFound),
@@ -244,7 +255,7 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
             form.actions method="post" action={ "/keys/" (key.id) "/revoke" } {
                 (csrf_field(user))
                 button.danger type="submit" { "Revoke " (key.name) }
-                a.button.plain href="/keys" { "Cancel" }
+                a.button href="/keys" { "Cancel" }
             }
         }
     };

@@ -81,7 +81,7 @@ pub(crate) fn anonymous_page(visitor: &Anonymous<'_>, title: &str, content: Mark
     frame(None, title, visitor.message.as_deref(), content)
 }
 
-/// For somebody whose session has just ended.
+/// For a person whose session has just ended.
 pub(crate) fn signed_out_page(title: &str, content: Markup) -> Markup {
     frame(None, title, None, content)
 }

@@ -1,8 +1,8 @@
 //! The developer console: server-rendered pages with a little script.
 //!
-//! `routes` lists the whole site. A handler that takes a `SignedIn` is only reached with a valid session, and one that
-//! takes a `Form` only with what was posted from our own pages. Every read and change goes to the store with the
-//! viewer, and the store keeps everyone to what is theirs.
+//! `routes` lists the whole site. A handler that takes a `SignedIn` runs only with a valid session, and one that takes a
+//! `Form` only for a form that was posted from a page of the console. Every read and change passes the viewer to the
+//! store, which enforces access.
 
 mod account;
 mod assets;
@@ -75,11 +75,11 @@ use crate::session::SignedIn;
 use crate::throttle::SignInThrottle;
 use crate::wrong_passwords::WrongPasswordLog;
 
-/// Bytes of bodies that the console holds at the same time for people who are signed in. Forms are small; the playground's
-/// requests may be as large as the API's.
+/// Max. memory for request bodies of signed-in people. Forms are small; the playground's requests may be as large as the
+/// API's.
 const MAX_BODY_MEMORY: usize = 2 << 20;
 
-/// Logouts by the provider that are checked at the same time.
+/// Max. back-channel logouts that are verified at the same time.
 const MAX_LOGOUTS: usize = 8;
 
 pub struct ConsoleSettings {
@@ -89,11 +89,13 @@ pub struct ConsoleSettings {
     pub api_base_url: String,
     /// The API's OpenAPI document, as JSON.
     pub api_description: String,
-    /// Whether people can sign in with a password or a passkey that is kept here.
+    /// Whether people can sign in with a password or passkey of this console.
     pub passwords: bool,
-    /// Max. active keys of a person.
+    /// Max. active keys per person.
     pub keys_per_person: u64,
     pub identity_provider: Option<IdentityProvider>,
+    /// Whether notifications are sent.
+    pub webhook: bool,
 }
 
 pub struct Console {
@@ -104,15 +106,15 @@ pub struct Console {
     /// `None` where browsers do not allow passkeys.
     passkeys: Option<Webauthn>,
     sign_in_throttle: SignInThrottle,
-    /// Turns to check the provider's word that somebody has signed out there.
+    /// Permits for verifying back-channel logouts.
     logouts: Arc<Semaphore>,
-    /// Of people who are signed in.
+    /// For bodies of signed-in people.
     body_budget: BodyBudget<AccountId>,
     sign_ins: Arc<SignInCounters>,
     wrong_passwords: WrongPasswordLog,
 }
 
-/// What one worker thread holds.
+/// State of one worker thread.
 pub struct Worker {
     console: Arc<Console>,
     /// Completes the playground's requests.
@@ -153,12 +155,12 @@ impl Console {
         self.passkeys.as_ref().ok_or(ConsoleError::NotFound)
     }
 
-    /// Where everybody signs in at the identity provider, there are no pages about passwords.
+    /// Pages about passwords do not exist if all sign-ins go through the identity provider.
     fn require_passwords(&self) -> ConsoleResult<()> {
         if self.settings.passwords { Ok(()) } else { Err(ConsoleError::NotFound) }
     }
 
-    /// Whether browsers reach it over TLS, which a proxy may terminate.
+    /// Whether browsers reach the console over TLS, which a proxy may terminate.
     fn is_secure(&self) -> bool {
         self.settings.origin.starts_with("https://")
     }
@@ -181,7 +183,7 @@ impl Site for Console {
         routes::handle(worker, ConsoleRequest::new(connection, request)).await
     }
 
-    /// People who are signed in are served, however many strangers there are.
+    /// Signed-in people are served regardless of the number of anonymous connections.
     async fn handle_beyond_limit(
         worker: &Worker,
         connection: ClientConnection,
@@ -198,7 +200,7 @@ impl Site for Console {
         api::reject(&worker.api, why)
     }
 
-    /// The playground's requests are the API's.
+    /// The playground's requests run in the API.
     fn abort_in_flight(&self) {
         self.api.abort_in_flight();
     }

@@ -1,15 +1,17 @@
-//! Budgets and limits: what is used, left and forecast. Everybody sees their own and everyone's; administrators set them,
-//! those of a key on its own page.
+//! Budgets and limits, with their use, remainder and forecast. People see their own limits and those for everyone.
+//! Administrators set them; those of a key are on the key's page.
 
 use std::collections::HashMap;
 
 use chat::KeyId;
-use format::{number, number_or_dash, percent};
+use format::{number, number_or_dash, percent, rfc3339_seconds};
 use http::StatusCode;
 use maud::{Markup, html};
 use store::{Account, AccountId, BudgetUse, Email, Limit, LimitKind, LimitUse, Scope};
 
-use crate::components::{columns, csrf_field, data_table, empty, form_error, heading, relative_time, sentence};
+use crate::components::{
+    button_form, columns, csrf_field, data_table, empty, form_error, heading, relative_time, sentence,
+};
 use crate::console_request::Fields;
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::form::Form;
@@ -42,7 +44,7 @@ const COLUMNS: [Column<By>; 7] = [
 ];
 const BY_SCOPE: Order<By> = Order { by: By::Scope, direction: Direction::Ascending };
 
-/// Scopes of several people, in a form.
+/// Form values of scopes that cover several people.
 const EVERYONE: &str = "everyone";
 const EACH_PERSON: &str = "each-person";
 
@@ -63,9 +65,12 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
         (heading("Limits", actions))
         @if limits.is_empty() {
             (empty("No limits", html! {
-                p { "Everybody may use as much as the service can do." }
+                p { "Use is bounded only by the capacity of the service." }
                 @if user.is_admin() {
-                    p { "Set a budget or a rate for everyone, for each person or for one person here, and for one key on the key's page." }
+                    p {
+                        "Budgets and rates for everyone, for each person or for one person are set here, "
+                        "those for one key on the key's page."
+                    }
                     p { a.button.primary href="#set" { "Set a limit" } " " a.button href="/keys" { "API Keys" } }
                 } @else {
                     p { "Administrators set limits. " a href="/usage" { "View your usage" } "." }
@@ -77,7 +82,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
                 button.plain type="submit" { "Apply" }
             }
             @let head = html! { (order.head(&COLUMNS, &kept, "")) (columns(&[""])) };
-            (table(user, head, paging.cut(&sorted), |scope| names.of(scope), "/limits"))
+            (table(user, head, paging.cut(&sorted), |scope| names.label(scope), "/limits"))
             (paging.links(&kept, "limit", ""))
         }
         @if user.is_admin() {
@@ -94,8 +99,23 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
                     }
                 }, "/limits"))
                 p.quiet {
-                    "Days and months are in UTC. A limit holds from the next request on. To limit one key, open its page "
+                    "Days and months are in UTC. A limit of 0 refuses every request. A limit applies from the next request "
+                    "on. To limit one key, open its page "
                     "from " a href="/keys" { "API Keys" } "."
+                }
+            }
+            section.card #notifications {
+                h2 { "Notifications" }
+                @if user.console.settings.webhook {
+                    p.quiet {
+                        "The webhook receives budgets that are used to 80 % and 100 %, and keys that expire within a week."
+                    }
+                    div { (button_form(user, "/limits/test-notification", "Send a test notification", "")) }
+                } @else {
+                    p.quiet {
+                        "Set " code { "webhook.url" } " and " code { "webhook.key" } " to be notified of budgets that are used "
+                        "to 80 % and 100 %, and of keys that expire within a week."
+                    }
                 }
             }
         }
@@ -103,7 +123,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, error: Option<&str>) -> 
     Ok(user.page(Area::Limits, "Limits", content))
 }
 
-/// The limits of a key, on its own page.
+/// The limits of a key, for the key's page.
 pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Markup> {
     let limits = user.console.store.limits_of_key(user.viewer(), key).await?;
     let back = format!("/keys/{key}");
@@ -111,7 +131,10 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
         section.card #limits {
             h2 { "Limits" }
             @if limits.is_empty() {
-                p.quiet { "This key has no limits of its own. " a href="/limits" { "Those of its owner and everyone's" } " apply." }
+                p.quiet {
+                    "No limits are set for this key. "
+                    a href="/limits" { "The limits of its owner and of everyone" } " apply."
+                }
             } @else {
                 @let titles = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
                 (table(user, titles, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
@@ -161,7 +184,7 @@ fn sort(limits: &mut [&LimitUse], order: Order<By>, names: &Names) {
     }
 }
 
-/// How much of a budget is used: what is nearly spent matters, whatever its unit.
+/// The used share of a budget. Budgets of different units are compared by it.
 fn used_permille(limit: &&LimitUse) -> Option<u128> {
     let amount = u128::from(limit.limit.amount.max(1));
     limit.budget.map(|budget| u128::from(budget.used) * 1000 / amount)
@@ -197,9 +220,7 @@ fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
             (csrf_field(user))
             input type="hidden" name="back" value=(back);
             (scope)
-            label { "Limit"
-                select name="kind" { @for kind in LimitKind::ALL { option value=(kind) { (kind.describe()) } } }
-            }
+            label { "Limit" (kinds()) }
             label { "Amount"
                 input name="amount" required inputmode="numeric" pattern="[0-9,. ]+" autocomplete="off"
                     placeholder="1,000,000";
@@ -207,6 +228,31 @@ fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
             button.primary type="submit" { "Set limit" }
         }
     }
+}
+
+fn kinds() -> Markup {
+    html! { select name="kind" { @for kind in LimitKind::ALL { option value=(kind) { (kind.describe()) } } } }
+}
+
+/// Fields for an optional limit, as a part of another form.
+pub(crate) fn fields(amount: &str) -> Markup {
+    html! {
+        label { "Limit (optional)"
+            input name="amount" inputmode="numeric" pattern="[0-9,. ]*" autocomplete="off" value=(amount)
+                placeholder="none";
+        }
+        label { "Kind of limit" (kinds()) }
+    }
+}
+
+/// The optional limit in another form. Only administrators set limits.
+pub(crate) fn optional(user: &SignedIn<'_>, form: &Form) -> Result<Option<(LimitKind, u64)>, String> {
+    if !user.is_admin() || form.get("amount").trim().is_empty() {
+        return Ok(None);
+    }
+    let amount = Limit::parse_amount(form.get("amount")).map_err(|error| sentence(&error))?;
+    let kind = form.get("kind").parse().map_err(|_| "Choose a kind of limit.")?;
+    Ok(Some((kind, amount)))
 }
 
 fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Markup {
@@ -233,25 +279,39 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     };
     match user.console.store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(declined)? {
         true => {
-            let message = format!("Limited to {}. It holds from the next request on.", format::limit(kind, amount));
+            let message = format!("Limited to {}. This applies from the next request on.", format::limit(kind, amount));
             Ok(user.redirect_with_message(&back(form), &message))
         }
         false => Err(ConsoleError::NotFound),
     }
+}
+
+/// Queues a test notification for the webhook.
+pub(crate) async fn test_notification(user: &SignedIn<'_>) -> ConsoleResult {
+    user.admin()?;
+    let (store, now) = (&user.console.store, user.console.store.now());
+    let requested_by = user.viewer().account().map(|account| account.email.as_str());
+    let event = serde_json::json!({
+        "type": "test", "timestamp": rfc3339_seconds(now), "data": { "requested_by": requested_by },
+    });
+    store.add_notice(&format!("test/{}", now.as_millis()), &event.to_string()).await?;
+    let message =
+        "A test notification is sent within seconds. If the webhook does not accept it, the log has the reason.";
+    Ok(user.redirect_with_message("/limits", message))
 }
 
 pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
     match user.console.store.remove_limit(user.admin()?, scope, kind).await.map_err(declined)? {
         true => {
-            let message = format!("There is no limit of {} any more.", kind.describe());
+            let message = format!("The limit of {} was removed.", kind.describe());
             Ok(user.redirect_with_message(&back(form), &message))
         }
         false => Err(ConsoleError::NotFound),
     }
 }
 
-/// In a form, scopes of several people have names.
+/// The value of a scope in a form.
 fn scope_value(scope: Scope) -> String {
     match scope {
         Scope::Everyone => EVERYONE.into(),
@@ -260,7 +320,7 @@ fn scope_value(scope: Scope) -> String {
     }
 }
 
-/// A person is chosen by e-mail address.
+/// People are chosen by e-mail address.
 async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> {
     match form.get("scope") {
         email if email.parse::<Email>().is_ok() => {
@@ -282,13 +342,13 @@ fn parse_kind(form: &Form) -> ConsoleResult<LimitKind> {
     form.get("kind").parse().map_err(|_| ConsoleError::Unreadable)
 }
 
-/// A page of ours.
+/// Where to go afterwards: a key's page or the list of limits, so a form cannot redirect elsewhere.
 fn back(form: &Form) -> String {
     let key = form.get("back").strip_prefix("/keys/").and_then(|id| id.parse::<KeyId>().ok());
     key.map_or_else(|| "/limits".into(), |key| format!("/keys/{key}"))
 }
 
-/// How people and keys are called.
+/// Names of people and keys.
 struct Names {
     people: Vec<Account>,
     keys: HashMap<KeyId, String>,
@@ -303,7 +363,7 @@ impl Names {
         Ok(Self { people, keys: user.console.store.names_of_limited_keys(user.viewer()).await? })
     }
 
-    fn of(&self, scope: Scope) -> Markup {
+    fn label(&self, scope: Scope) -> Markup {
         match scope {
             Scope::Everyone => html! { "Everyone" },
             Scope::EachPerson => html! { "Each person" },

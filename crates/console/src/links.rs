@@ -1,4 +1,4 @@
-//! One-time links: they create an account, the first or by invitation, or reset a password.
+//! One-time links: for the first account, for an invitation, or for a password reset.
 
 use http::StatusCode;
 use maud::html;
@@ -19,10 +19,20 @@ struct LinkForm<'a> {
     error: Option<&'a str>,
 }
 
+impl<'a> LinkForm<'a> {
+    /// Prefilled from the invitation's note: an e-mail address or a name.
+    fn invited(note: &'a str) -> Self {
+        match note.parse::<Email>() {
+            Ok(_) => Self { email: note, ..Self::default() },
+            Err(_) => Self { name: note, ..Self::default() },
+        }
+    }
+}
+
 pub(crate) async fn page(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult {
     visitor.console.require_passwords()?;
     match find_link(visitor, link).await? {
-        Some((_, found)) => Ok(page_with(visitor, &found, link, &LinkForm::default())),
+        Some((_, found)) => Ok(page_with(visitor, &found, link, &LinkForm::invited(&found.note))),
         None => Ok(dead_link_page(visitor)),
     }
 }
@@ -57,7 +67,7 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
                 LinkPurpose::SetUp => p { "This creates the first account: an administrator, who can invite others." },
                 LinkPurpose::Join(role) => p { (link.made_by) " invited you as " strong { (role) } "." },
                 LinkPurpose::Reset(email) => p {
-                    "For the account " strong { (email) } ". It is signed out of all sessions."
+                    "For the account " strong { (email) } ". It will be signed out of all sessions."
                 },
             }
             (form_error(form.error))
@@ -83,7 +93,7 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
                     input type="password" name="password" required minlength=(password::MIN_CHARS)
                         autocomplete="new-password" aria-describedby="password-hint";
                     span.hint #password-hint {
-                        "At least " (password::MIN_CHARS) " characters; a few words make a good one."
+                        "At least " (password::MIN_CHARS) " characters. A few words make a good password."
                     }
                 }
                 label { "Repeat password" input type="password" name="again" required autocomplete="new-password"; }
@@ -111,7 +121,7 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
     let address = request.client.to_string();
     let attempt = match console.sign_in_throttle.enter(request.client) {
         Ok(attempt) => attempt,
-        Err(crowded) => return refused_with(crowded.status(), crowded.message()),
+        Err(refusal) => return refused_with(refusal.status(), refusal.message()),
     };
     let hash = async |password| console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal);
     let (changed, hash) = if let LinkPurpose::Reset(_) = found.purpose {
@@ -123,7 +133,7 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
             Err(error) => return refused(&sentence(&error)),
         };
         let Ok(email) = form.get("email").parse::<Email>() else {
-            return refused("That is not an e-mail address.");
+            return refused("This is not a valid e-mail address.");
         };
         let new = NewAccount { email, name, password: hash(password).await? };
         (console.store.use_link(&token, &new, &address).await, new.password)
@@ -134,10 +144,10 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
                 Ok(console.signed_in(console.redirect_with_message("/", "Welcome! You are signed in."), &begun))
             }
             Err(SignInError::Store(error)) => Err(error.into()),
-            // The link stands for the password, and not for a second factor.
+            // The link replaces the password, not the second factor.
             Err(_) => Ok(console.redirect_with_message("/sign-in", "The password was saved. Sign in with it.")),
         },
-        Err(AccountError::EmailTaken) => refused("There is an account with this e-mail address already."),
+        Err(AccountError::EmailTaken) => refused("An account with this e-mail address already exists."),
         Err(AccountError::Store(error)) => Err(error.into()),
         Err(_) => Ok(dead_link_page(&visitor)),
     }

@@ -1,4 +1,4 @@
-//! One person of the team, for administrators: name and address, keys, leaving.
+//! The page of one team member, for administrators: profile, access, sessions, keys, deletion.
 
 use http::StatusCode;
 use maud::{Markup, html};
@@ -64,8 +64,8 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
                 h2 { "Revoke all keys" }
                 p {
                     "Requests with " (format::count(keys, "key")) " of " (account.name)
-                    " will be rejected from the next one on. This cannot be undone. A key that others need can be given to "
-                    "another person on its page instead."
+                    " will be rejected from the next request on. This cannot be undone. A key that others need can be "
+                    "transferred to another person on its page instead."
                 }
                 (button_form(user, &format!("/team/{}/revoke-keys", account.id), "Revoke all keys", "danger"))
             }
@@ -108,14 +108,14 @@ pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: 
     let account = find(user, id).await?;
     match user.console.store.reset_second_factors(user.admin()?, account.id).await {
         Ok(()) => {
-            let message = format!("{} signs in with the password alone now, and was signed out.", account.name);
+            let message = format!("Removed the second factors of {} and ended all sessions.", account.name);
             Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
         }
         Err(declined) => declined_page(user, declined).await,
     }
 }
 
-/// Role, password, and whether they may sign in at all.
+/// Role, password, second factors, and whether the person may sign in.
 fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys: u64, is_me: bool) -> Markup {
     let (other, label) = match account.role {
         Role::Admin => (Role::Developer, "Make developer"),
@@ -146,7 +146,7 @@ fn access(user: &SignedIn<'_>, account: &Account, factors: &SecondFactors, keys:
             } @else {
                 form.fields method="post" action={ "/team/" (account.id) "/disable" } {
                     (csrf_field(user))
-                    p.quiet { "A person who is disabled cannot sign in. Their keys keep working unless they are revoked." }
+                    p.quiet { "A disabled person cannot sign in. Their keys keep working unless you revoke them." }
                     @if keys > 0 {
                         label.check {
                             input type="checkbox" name="revoke-keys" value="yes";
@@ -165,9 +165,9 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
         section.card {
             h2 { "Delete account" }
             p {
-                "Removes name, address, password and sessions, and revokes all keys. Usage that was recorded stays, without a "
-                "name, and so does the audit log. The address is kept among the deleted people, so that they do not return by an "
-                "identity provider. This cannot be undone; to keep the account, disable it."
+                "Removes name, address, password and sessions, and revokes all keys. Recorded usage stays, without a "
+                "name, and so does the audit log. The address stays in the list of deleted people, so that the person "
+                "cannot return through an identity provider. This cannot be undone. To keep the account, disable it instead."
             }
             form.fields method="post" action={ "/team/" (account.id) "/delete" } {
                 (csrf_field(user))
@@ -213,12 +213,12 @@ pub(crate) async fn revoke_keys(user: &SignedIn<'_>, id: &str, _form: &Form) -> 
 pub(crate) async fn delete(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let account = find(user, id).await?;
     if !form.get("confirm").eq_ignore_ascii_case(account.email.as_str()) {
-        let error = "The e-mail address does not match, so nothing was deleted.";
+        let error = "The e-mail address does not match. Nothing was deleted.";
         return Ok(page_with(user, &account, Some(error)).await?.with_status(StatusCode::BAD_REQUEST));
     }
     match user.console.store.delete_account(user.admin()?, account.id).await {
         Ok(revoked) => {
-            let message = format!("{} was deleted, with {}.", account.name, format::count(revoked, "key"));
+            let message = format!("Deleted {} and revoked {}.", account.name, format::count(revoked, "key"));
             Ok(user.redirect_with_message("/team", &message))
         }
         Err(declined) => declined_page(user, declined).await,

@@ -1,4 +1,4 @@
-//! Status, the last 24 hours, where the API is, and a first request to copy.
+//! The overview: status, the last 24 hours, the API's base URL, and requests to copy.
 
 use api::{Health, SearchOutage};
 use maud::{Markup, html};
@@ -143,14 +143,14 @@ fn status(user: &SignedIn<'_>, health: &Health) -> Markup {
 fn search_state(outage: Option<SearchOutage>) -> &'static str {
     match outage {
         None => "healthy: answers that need facts are grounded",
-        Some(SearchOutage::NoAnswer) => "does not answer: requests that need facts get 503",
-        Some(SearchOutage::IndexGone) => "the index is gone: requests that need facts get 503",
-        Some(SearchOutage::IndexReplaced) => "not the index that was there: requests that need facts get 503",
+        Some(SearchOutage::NoAnswer) => "not responding: requests that need facts get 503",
+        Some(SearchOutage::IndexGone) => "the index is missing: requests that need facts get 503",
+        Some(SearchOutage::IndexReplaced) => "the index was replaced: requests that need facts get 503",
         Some(SearchOutage::IndexUnreadable) => "the index cannot be read: requests that need facts get 503",
     }
 }
 
-/// What an administrator does about the line above it.
+/// What an administrator can do about the line above.
 fn next_step(content: Markup) -> Markup {
     html! { div { dt {} dd.quiet.small { (content) } } }
 }

@@ -1,4 +1,4 @@
-//! Long lists in pages, by the field `page` of the query.
+//! Pages of long lists, by the field `page` of the query.
 
 use format::number;
 use maud::{Markup, html};
@@ -15,7 +15,7 @@ pub(crate) struct Paging {
 }
 
 impl Paging {
-    /// For so many rows. A page that is not there is the nearest one that is.
+    /// A page number out of range becomes the nearest page.
     pub(crate) fn new(query: &Fields, rows: usize) -> Self {
         let last = rows.div_ceil(PAGE_SIZE).max(1);
         Self { page: query.get(QUERY_FIELD).parse().unwrap_or(1).clamp(1, last), last, rows }
@@ -27,8 +27,8 @@ impl Paging {
         rows.get(start..rows.len().min(start + PAGE_SIZE)).unwrap_or_default()
     }
 
-    /// Links to the pages around this one, if there are any. `kept` are the fields of the query that stay, and `anchor` is
-    /// where the list is on a long page, such as `#table`.
+    /// Links to the previous and the next page, if any. `kept` are the fields of the query that stay; `anchor` is the
+    /// position of the list on a long page, such as `#table`.
     pub(crate) fn links(&self, kept: &Fields, noun: &str, anchor: &str) -> Markup {
         let link = |page: usize| kept.with(QUERY_FIELD, &page.to_string()) + anchor;
         html! {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_there_is_the_nearest_one() {
+    fn a_page_out_of_range_becomes_the_nearest_one() {
         for (asked, expected) in [("0", 1), ("3", 3), ("4", 3), ("99999999999999999999999", 1), ("-1", 1), ("x", 1)] {
             let paging = Paging::new(&Fields::parse(format!("page={asked}").as_bytes()), 120);
             assert_eq!(paging.page, expected, "{asked}");

@@ -1,7 +1,7 @@
-//! Passkeys: adding one to an account, and signing in with one. A passkey with its user's PIN or finger is two factors by
-//! itself, so no password is asked.
+//! Passkeys: adding one to an account, and signing in with one. A passkey that is unlocked with a PIN or fingerprint
+//! counts as two factors, so no password is needed.
 //!
-//! Scripts post JSON here (assets/passkeys.js), because only they can talk to the browser's authenticator.
+//! Only a script (assets/passkeys.js) can use the browser's authenticator, so requests are JSON.
 
 use std::time::Duration;
 
@@ -33,20 +33,20 @@ const MAX_PASSKEYS: usize = 10;
 const SIGN_IN_LIFETIME: Duration = Duration::from_secs(300);
 pub(crate) const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
 
-/// `None` where browsers do not allow passkeys: at an IP address.
+/// `None` where browsers do not allow passkeys: if the origin is an IP address.
 pub(crate) fn relying_party(origin: &str) -> Option<Webauthn> {
     let origin = Url::parse(origin).ok()?;
     WebauthnBuilder::new(origin.domain()?, &origin).ok()?.rp_name("Adriaticum").build().ok()
 }
 
-/// What the script needs for the first step. The token names the challenge in the second.
+/// The response to the first step. The token identifies the challenge in the second step.
 #[derive(Serialize)]
 struct Begun<Options> {
     token: String,
     options: Options,
 }
 
-/// Where to go afterwards, or what went wrong.
+/// The page to open next, or the error message.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome<'a> {
@@ -74,7 +74,7 @@ pub(crate) struct UsedCredential {
     credential: PublicKeyCredential,
 }
 
-/// For somebody who is signed in and types their password.
+/// For a signed-in person, who enters the password.
 pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
     let passkeys = user.console.passkeys()?;
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
@@ -84,7 +84,7 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     }
     let factors = user.console.store.second_factors(account.id).await?;
     if factors.passkeys.len() >= MAX_PASSKEYS {
-        return failed(StatusCode::CONFLICT, "There are ten passkeys already. Remove one first.");
+        return failed(StatusCode::CONFLICT, "An account can have at most ten passkeys. Remove one first.");
     }
     let known = factors.passkeys.iter().filter_map(|passkey| credential_id(&passkey.id)).collect();
     let started = passkeys.start_passkey_registration(
@@ -94,7 +94,7 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
         Some(known),
     );
     let (mut options, state) = started.map_err(internal)?;
-    // It must be found without anybody's name.
+    // Sign-in names no account, so the authenticator must find the passkey.
     if let Some(selection) = &mut options.public_key.authenticator_selection {
         selection.resident_key = Some(ResidentKeyRequirement::Required);
         selection.require_resident_key = true;
@@ -129,7 +129,7 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
     let id = id_text(passkey.cred_id());
     match user.console.store.add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
         true => located("/account/second-factor"),
-        false => failed(StatusCode::CONFLICT, "This passkey is in use already."),
+        false => failed(StatusCode::CONFLICT, "This passkey is already in use."),
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut Console
     let console = visitor.console;
     let _entered = match console.sign_in_throttle.enter(request.client) {
         Ok(entered) => entered,
-        Err(crowded) => return failed(crowded.status(), crowded.message()),
+        Err(refusal) => return failed(refusal.status(), refusal.message()),
     };
     begin_use(console).await
 }
@@ -167,7 +167,7 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
     let console = visitor.console;
     let attempt = match console.sign_in_throttle.begin(request.client, None).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => return failed(crowded.status(), crowded.message()),
+        Err(refusal) => return failed(refusal.status(), refusal.message()),
     };
     let begun = match verify(console, &given).await? {
         Some((account, used)) => {
@@ -191,7 +191,7 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
     Ok(console.signed_in(located(local_path(&given.next))?, &begun))
 }
 
-/// Whose passkey has answered a challenge of ours.
+/// The owner of the passkey that answered this console's challenge.
 pub(crate) async fn verify(
     console: &Console,
     given: &UsedCredential,
@@ -215,13 +215,13 @@ pub(crate) async fn verify(
     }
 }
 
-/// A challenge for an unknown visitor: `EXPIRY.SIGNATURE.STATE`. It is signed and not stored, so no visitor
-/// can fill a table, and no challenge makes way for another one.
+/// A challenge for an unknown visitor: `EXPIRY.SIGNATURE.STATE`. It is signed and not stored, so visitors can neither
+/// fill a table nor displace other challenges.
 fn seal(secret: &Token, expires_at: &str, state: &str) -> String {
     format!("{expires_at}.{}.{state}", secret.derive(&format!("passkey challenge {expires_at} {state}")))
 }
 
-/// `None` if it is not ours, or has expired.
+/// `None` if the signature is wrong or the challenge has expired.
 fn unseal<'a>(secret: &Token, sealed: &'a str, now: Timestamp) -> Option<&'a str> {
     let mut parts = sealed.splitn(3, '.');
     let (expires_at, _, state) = (parts.next()?, parts.next()?, parts.next()?);
@@ -230,7 +230,7 @@ fn unseal<'a>(secret: &Token, sealed: &'a str, now: Timestamp) -> Option<&'a str
     (is_ours && is_valid).then_some(state)
 }
 
-/// The account's name among the passkeys of an authenticator. It discloses nothing about the account.
+/// Identifies the account on an authenticator, without disclosing anything about it.
 fn user_handle(account: AccountId) -> Uuid {
     let digest = Sha256::digest(format!("passkeys of {account}"));
     let mut bytes = [0; 16];
@@ -264,6 +264,6 @@ pub(crate) fn failed(status: StatusCode, text: &str) -> ConsoleResult {
 }
 
 fn internal(error: impl std::fmt::Display) -> ConsoleError {
-    tracing::error!(%error, "passkeys do not work");
+    tracing::error!(%error, "a passkey operation failed");
     ConsoleError::Internal
 }

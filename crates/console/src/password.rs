@@ -1,4 +1,4 @@
-//! Passwords: what a new one must have, and Argon2id.
+//! Passwords: the rules for new ones, and hashing with Argon2id.
 
 use argon2::password_hash::{Output, ParamsString, PasswordHash, SaltString};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
@@ -9,13 +9,13 @@ use crate::throttle::Attempt;
 
 pub(crate) const MIN_CHARS: usize = 10;
 const MAX_CHARS: usize = 200;
-/// What OWASP recommends for Argon2id: 19 MiB, two iterations, one lane.
+/// OWASP's recommendation for Argon2id: 19 MiB, two iterations, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
 const ITERATIONS: u32 = 2;
 /// A stored hash may have been made with other parameters, within these bounds.
 const MAX_MEMORY_KIB: u32 = 64 * 1024;
 const MAX_ITERATIONS: u32 = 10;
-/// No password has this hash. It is verified for an unknown account, so that this takes as long as for a known one.
+/// Matches no password. Verified for an unknown account, so that this takes as long as for a known one.
 const UNKNOWN_ACCOUNT_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
@@ -28,17 +28,17 @@ impl Passwords {
         Ok(Self { pool: HashPool::start()? })
     }
 
-    /// `None` only if the system has no random numbers to give.
+    /// `None` if the system has no random numbers, or if hashing panicked.
     pub(crate) async fn hash(&self, attempt: &Attempt<'_>, password: NewPassword) -> Option<String> {
         self.pool.run(attempt, move |memory| password.hash(memory)).await.flatten()
     }
 
-    /// Without a hash this takes as long, and is `false`.
+    /// `false` without a hash, after the same time.
     pub(crate) async fn verify(&self, attempt: &Attempt<'_>, typed: &str, hash: Option<String>) -> bool {
         let typed: String = typed.chars().take(MAX_CHARS).collect();
         let verified = self.pool.run(attempt, move |memory| match hash {
             Some(hash) => matches(&typed, &hash, memory).unwrap_or_else(|| {
-                tracing::error!("a password cannot be checked: its stored hash is not understood");
+                tracing::error!("a password cannot be verified: its stored hash is malformed or out of bounds");
                 false
             }),
             None => {
@@ -55,7 +55,7 @@ fn parameters() -> Params {
     Params::new(MEMORY_KIB, ITERATIONS, 1, Some(Params::DEFAULT_OUTPUT_LEN)).expect("they are within Argon2's bounds")
 }
 
-/// Whether a password has that hash, by the parameters that it was made with; `None` if they are out of bounds.
+/// Whether the password matches the hash, by the hash's own parameters; `None` if it is malformed or out of bounds.
 fn matches(typed: &str, hash: &str, memory: &mut Memory) -> Option<bool> {
     let hash = PasswordHash::new(hash).ok()?;
     let parameters = Params::try_from(&hash).ok()?;
@@ -85,10 +85,10 @@ fn run_argon2(argon2: &Argon2<'_>, password: &str, salt: &[u8], output: &mut [u8
 
 pub(crate) struct NewPassword(String);
 
-/// A sentence for the person who typed it.
+/// Each message is a sentence for the person.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PasswordError {
-    #[error("The password needs at least {MIN_CHARS} characters; a few words make a good one.")]
+    #[error("The password needs at least {MIN_CHARS} characters. A few words make a good password.")]
     TooShort,
     #[error("The password can have at most {MAX_CHARS} characters.")]
     TooLong,
@@ -161,7 +161,7 @@ mod tests {
         assert!(!passwords.verify(&attempt, "correct horse", None).await);
         assert!(!passwords.verify(&attempt, "correct horse", Some("nonsense".into())).await);
         let theirs = Argon2::default().verify_password(b"correct horse", &PasswordHash::new(&hash).unwrap());
-        assert!(theirs.is_ok(), "as any other program hashes");
+        assert!(theirs.is_ok(), "other programs can verify the hash");
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_of_other_parameters_are_verified_in_memory_that_was_used_before_and_does_not_grow() {
+    fn hashes_with_other_parameters_are_verified_in_reused_memory_that_does_not_grow() {
         let mut memory = Memory::new();
         for (algorithm, version, kib, iterations, lanes) in [
             (Algorithm::Argon2id, Version::V0x13, 19 * 1024, 2, 1),

@@ -1,4 +1,4 @@
-//! Choosing a person in a form, by e-mail address: from a list, or by typing where the list would be long.
+//! Choosing a person in a form, by e-mail address: from a list, or in a text field if the list would be long.
 
 use maud::{Markup, html};
 use store::{Account, AccountId, Admin};
@@ -6,12 +6,12 @@ use store::{Account, AccountId, Admin};
 use crate::error::{ConsoleError, ConsoleResult};
 use crate::session::SignedIn;
 
-/// So many people are listed; a longer list is large, and nobody reads it.
+/// Max. people in the list. A longer one would make the page large and hard to use.
 const MAX_LISTED: usize = 200;
 
 pub(crate) struct PersonChoice<'a> {
     pub(crate) field: &'a str,
-    /// Values and labels of what is no single person; the first is chosen at the beginning.
+    /// Values and labels of choices that are not a single person; the first is the default.
     pub(crate) others: &'a [(&'a str, &'a str)],
     pub(crate) selected: Option<&'a str>,
 }
@@ -30,13 +30,13 @@ impl PersonChoice<'_> {
             } @else {
                 @let (value, label) = self.others.first().copied().unwrap_or_default();
                 input name=(self.field) value=(self.selected.unwrap_or(value)) autocomplete="off"
-                    placeholder={ "an e-mail address; " (label) " if empty" };
+                    placeholder={ "e-mail, or " (label) };
             }
         }
     }
 }
 
-/// Whose address it is.
+/// The account with that address.
 pub(crate) async fn find(user: &SignedIn<'_>, admin: Admin<'_>, email: &str) -> ConsoleResult<AccountId> {
     let accounts = user.console.store.accounts(admin).await?;
     let found = accounts.into_iter().find(|account| account.email.as_str().eq_ignore_ascii_case(email));

@@ -1,5 +1,5 @@
-//! Conversations from the browser, through the API's own handler, in the name of whoever is signed in. The script keeps
-//! the conversation in the page and nowhere else; this page has its first messages, its limits and its templates.
+//! The playground: conversations from the browser, completed by the API's handler for the signed-in person. The script
+//! keeps the conversation only in the page. The server renders the first messages, the limits and the templates.
 
 use bytes::Bytes;
 use chat::{MaxTokens, Role, Temperature, limits};
@@ -18,8 +18,8 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let content = html! {
         (heading("Playground", html! {}))
         p.quiet {
-            "Sends real requests to the API. They are recorded under a key called Playground in your name. "
-            "Message text is not stored, neither here nor in your browser."
+            "Sends real requests to the API. They are recorded under your key Playground. "
+            "Message text is stored neither here nor in your browser."
         }
         noscript {
             p.error { "The playground needs JavaScript. " a href="/#request" { "Overview" } " has a request to copy." }
@@ -41,7 +41,7 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     Ok(user.page(Area::Playground, "Playground", content))
 }
 
-/// One message. The script numbers them, and shows an answer as text with its figures and sources.
+/// One message. The script numbers the messages, and shows answers with their figures and sources.
 fn turn(role: Role) -> Markup {
     html! {
         li.turn {
@@ -90,7 +90,7 @@ fn controls() -> Markup {
     }
 }
 
-/// Empty is the API's default: only what is filled in is sent.
+/// An empty field is not sent, so the API's default applies.
 fn parameters() -> Markup {
     let (temperature, max_tokens) = (&limits::TEMPERATURE, &limits::MAX_TOKENS);
     html! {
@@ -137,7 +137,8 @@ fn code(base_url: &str) -> Markup {
                 button.plain type="button" data-copy="code" { "Copy" }
             }
             p.quiet.small {
-                "The request above, as a program. It reads an API key from " code { "ADRIATICUM_API_KEY" } "."
+                "The last request as a program, or the request above once you change it. It reads an API key from "
+                code { "ADRIATICUM_API_KEY" } "."
             }
             @for (language, template) in &templates { template data-language=(language) { (template) } }
         }

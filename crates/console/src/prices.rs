@@ -1,4 +1,4 @@
-//! Prices per million tokens, by which usage is shown as money. Administrators set them.
+//! Prices per million tokens, from which costs are computed. Administrators set them.
 
 use http::StatusCode;
 use maud::{Markup, html};
@@ -10,7 +10,7 @@ use crate::form::Form;
 use crate::layout::Area;
 use crate::session::SignedIn;
 
-/// What was typed, and what is wrong with it.
+/// The form as it was typed, and its error.
 #[derive(Default)]
 struct NewPrice<'a> {
     project: &'a str,
@@ -30,11 +30,11 @@ async fn page_with(user: &SignedIn<'_>, new: &NewPrice<'_>) -> ConsoleResult {
     let content = html! {
         (heading("Prices", html! { a.button href="/usage?range=30d&group=project" { "Usage" } }))
         p.quiet {
-            "With prices, usage is shown as money: measured tokens times today's prices, computed anew for every page. "
-            "It is not a bill."
+            "With prices, usage is also shown as cost: measured tokens times current prices, computed for every page "
+            "view. It is not a bill."
         }
         @if prices.is_empty() {
-            (empty("No prices", html! { p { "Nothing about money is shown until there is a price." } }))
+            (empty("No prices", html! { p { "Costs are shown once a price is set." } }))
         } @else { (table(user, &prices)) }
         (set_form(user, &prices, new))
     };
@@ -80,7 +80,7 @@ fn set_form(user: &SignedIn<'_>, prices: &PriceList, new: &NewPrice<'_>) -> Mark
             (form_error(new.error.as_deref()))
             form.fields method="post" action="/prices" {
                 (csrf_field(user))
-                label { "Project, or empty for everything without a price of its own"
+                label { "Project (empty: everything without a separate price)"
                     input name="project" maxlength=(Project::MAX_CHARS) value=(new.project) autocomplete="off";
                 }
                 div.pair {

@@ -1,7 +1,7 @@
-//! Signing in at the identity provider, by OpenID Connect, and its word that somebody has signed out.
+//! Sign-in at the identity provider with OpenID Connect, and back-channel logout.
 //!
-//! Nothing is stored for an attempt: its secrets follow from a cookie and a random number in `state`. So people can sign
-//! in in several tabs, on any replica, and nobody can fill a table.
+//! Nothing is stored for an attempt: its secrets are derived from a cookie and a random number in `state`. So sign-in works
+//! in several tabs and on any replica, and visitors cannot fill a table.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::sign_in::local_path;
 use crate::{Console, layout};
 
 pub const CALLBACK_PATH: &str = "/sign-in/provider/callback";
-/// A signed token.
+/// Room for one signed token.
 const MAX_LOGOUT_BYTES: usize = 64 << 10;
 
 /// The identity provider, and what its groups mean here.
 pub struct IdentityProvider {
     pub client: oidc::Provider,
-    /// As people know it.
+    /// Shown to people.
     pub name: String,
-    /// Who may sign in; empty: everybody whom the provider knows.
+    /// Groups that may sign in; empty: everyone whom the provider knows.
     pub allowed_groups: Vec<String>,
-    /// Who is an administrator; empty: roles are given in the console.
+    /// Groups of administrators; empty: roles are assigned in the console.
     pub admin_groups: Vec<String>,
-    /// Every address is the person's, whatever the provider says about it.
+    /// Whether every address counts as verified, regardless of the provider's claim.
     pub is_email_trusted: bool,
 }
 
 impl IdentityProvider {
-    /// `Err` for somebody who may not sign in.
+    /// `Err` if the groups do not allow sign-in.
     fn role(&self, groups: &[String]) -> Result<Option<Role>, NotAllowed> {
         let is_in = |list: &[String]| groups.iter().any(|group| list.contains(group));
         let is_admin = is_in(&self.admin_groups);
@@ -54,13 +54,13 @@ impl IdentityProvider {
 #[derive(Debug, PartialEq, Eq)]
 struct NotAllowed;
 
-/// An attempt to sign in: a random number, and where to go afterwards. Its `state` is `NUMBER.SIGNATURE.PATH`.
-struct Attempt<'a> {
+/// An attempt to sign in: a random number, and the path to open afterwards. Its `state` is `NUMBER.SIGNATURE.PATH`.
+struct ProviderSignIn<'a> {
     number: String,
     next: &'a str,
 }
 
-impl<'a> Attempt<'a> {
+impl<'a> ProviderSignIn<'a> {
     fn new(next: &'a str) -> ConsoleResult<Self> {
         let number = Token::generate().map_err(store::StoreError::from)?;
         Ok(Self { number: number.derive("provider attempt"), next: local_path(next) })
@@ -88,38 +88,38 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Sends somebody to the provider.
+/// Redirects to the provider.
 pub(crate) async fn begin(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResult {
     let provider = visitor.console.provider()?;
-    let attempt = Attempt::new(request.query.get("next"))?;
+    let attempt = ProviderSignIn::new(request.query.get("next"))?;
     let again = !request.query.get("again").is_empty();
     match provider.client.authorization_url(&attempt.secrets(visitor.secret()), again).await {
         Ok(url) => Ok(visitor.with_cookie(ConsoleResponse::redirect(url.as_str()))),
         Err(error) => {
-            tracing::error!(%error, "nobody can sign in at the identity provider");
-            let text = format!("{} cannot be reached. Please try again in a moment.", provider.name);
+            tracing::error!(%error, "sign-in at the identity provider is unavailable");
+            let text = format!("{} cannot be reached. Please try again in a few seconds.", provider.name);
             Ok(failure_page(visitor, StatusCode::SERVICE_UNAVAILABLE, &text))
         }
     }
 }
 
-/// The provider has sent somebody back.
+/// The redirect back from the provider.
 pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResult {
     let console = visitor.console;
     let provider = console.provider()?;
     let query = &request.query;
-    let Some(attempt) = Attempt::parse(query.raw("state"), visitor.secret()) else {
+    let Some(attempt) = ProviderSignIn::parse(query.raw("state"), visitor.secret()) else {
         let text = "This sign-in has expired or was begun in another browser. Please try again.";
         return Ok(failure_page(visitor, StatusCode::BAD_REQUEST, text));
     };
     if let Some(text) = refusal(query, provider) {
         return Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text));
     }
-    // Each asks the provider.
+    // Each one sends requests to the provider.
     let entered = console.sign_in_throttle.enter(request.client);
     let _entered = match entered {
         Ok(entered) => entered,
-        Err(crowded) => return Ok(failure_page(visitor, crowded.status(), crowded.message())),
+        Err(refusal) => return Ok(failure_page(visitor, refusal.status(), refusal.message())),
     };
     let person = match provider.client.person(query.raw("code"), &attempt.secrets(visitor.secret())).await {
         Ok(person) => person,
@@ -144,7 +144,7 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
             (refusal, Some(person.email), text)
         }
         Err(NotAdmitted { subject, email, refusal, text }) => {
-            // Who is no longer in a group that may sign in loses the sessions from before.
+            // A person who is no longer admitted also loses earlier sessions.
             let (issuer, address) = (provider.client.issuer(), request.client.to_string());
             console.store.end_provided_sessions(issuer, Some(&subject), None, &address).await?;
             (refusal, email, text)
@@ -173,7 +173,7 @@ fn explain(
         ProvidedSignInError::EmailTaken => (
             ProviderRefusal::EmailTaken,
             format!(
-                "There is an account with the address {email} already, and {name} does not say that the address is yours. \
+                "An account with the address {email} exists, and {name} does not say that the address is yours. \
                  Ask an administrator."
             ),
         ),
@@ -187,7 +187,7 @@ fn explain(
     }
 }
 
-/// Why the provider has not signed somebody in.
+/// Why the provider refused the sign-in, if it did.
 fn refusal(query: &Fields, provider: &IdentityProvider) -> Option<String> {
     let name = &provider.name;
     let issuer = query.raw("iss");
@@ -201,12 +201,12 @@ fn refusal(query: &Fields, provider: &IdentityProvider) -> Option<String> {
     }
 }
 
-/// Somebody whom the provider knows, but who gets no account here.
+/// A person whom the provider knows but who gets no account here.
 struct NotAdmitted {
     subject: String,
     email: Option<Email>,
     refusal: ProviderRefusal,
-    /// What they are told.
+    /// Shown to the person.
     text: String,
 }
 
@@ -219,13 +219,13 @@ fn provided_person(provider: &IdentityProvider, person: Person) -> Result<Provid
         return Err(not_admitted(ProviderRefusal::MissingGroup, text));
     };
     let Some(email) = email.clone() else {
-        let text = format!("{} gave no e-mail address for you. Ask an administrator.", provider.name);
+        let text = format!("{} did not provide your e-mail address. Ask an administrator.", provider.name);
         return Err(not_admitted(ProviderRefusal::MissingEmail, text));
     };
     let named = person.name.as_deref().and_then(|name| PersonName::parse(name).ok());
     let named = named.or_else(|| PersonName::parse(email.as_str().split('@').next().unwrap_or_default()).ok());
     let Some(name) = named else {
-        let text = "Your name is not one that can be shown.".to_owned();
+        let text = "Your name cannot be shown here. Ask an administrator.".to_owned();
         return Err(not_admitted(ProviderRefusal::MissingEmail, text));
     };
     Ok(ProvidedPerson {
@@ -251,12 +251,12 @@ fn failure_page(visitor: &Anonymous<'_>, status: StatusCode, text: &str) -> Cons
     ConsoleResponse::page(layout::anonymous_page(visitor, "Not signed in", content)).with_status(status)
 }
 
-/// Back-channel logout: the provider says that somebody has signed out there. It has no cookie; its token is signed. In a
-/// task of its own: a provider that does not wait for long does not ask again.
+/// Back-channel logout: the provider reports that a person has signed out there. The request has no cookie but a signed
+/// token. It runs in a separate task, because a provider that gives up waiting may not retry.
 pub(crate) async fn log_out(console: &Arc<Console>, request: &mut ConsoleRequest) -> ConsoleResult {
     console.provider()?;
     let body = request.body(MAX_LOGOUT_BYTES).await?;
-    // None is refused: the provider may not ask again. Who hangs up while waiting leaves nothing behind.
+    // None is refused, because the provider may not retry. A provider that hangs up while waiting leaves nothing behind.
     let turn = console.logouts.clone().acquire_owned().await.map_err(|_| ConsoleError::Internal)?;
     let (console, address) = (console.clone(), request.client);
     let ending = tokio::spawn(async move {
@@ -284,7 +284,7 @@ async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> Consol
     }
 }
 
-/// The provider's own page to sign out, if it has one and can be reached.
+/// The provider's sign-out page, if it has one and can be reached.
 pub(crate) async fn sign_out_url(user: &SignedIn<'_>) -> Option<(String, Url)> {
     let provider = user.console.provider().ok()?;
     let return_to = Url::parse(&user.console.settings.origin).ok()?.join("/sign-in").ok()?;
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_decide_who_gets_in_and_as_what() {
+    fn groups_decide_access_and_role() {
         let (developer, admin) = (Ok(Some(Role::Developer)), Ok(Some(Role::Admin)));
         for (allowed, admins, mine, expected) in [
             (&[][..], &[][..], &[][..], Ok(None)),
@@ -335,20 +335,20 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_belongs_to_one_browser_and_leads_to_one_place() {
+    fn an_attempt_is_bound_to_one_browser_and_one_path() {
         let (mine, other) = (Token::generate().unwrap(), Token::generate().unwrap());
-        let attempt = Attempt::new("/usage?range=7d.x").unwrap();
+        let attempt = ProviderSignIn::new("/usage?range=7d.x").unwrap();
         let secrets = attempt.secrets(&mine);
-        let parsed = Attempt::parse(&secrets.state, &mine).unwrap();
+        let parsed = ProviderSignIn::parse(&secrets.state, &mine).unwrap();
         assert_eq!((parsed.number.as_str(), parsed.next), (attempt.number.as_str(), "/usage?range=7d.x"));
-        assert!(Attempt::parse(&secrets.state, &other).is_none());
-        assert!(Attempt::parse(&secrets.state.replace("7d", "8d"), &mine).is_none());
+        assert!(ProviderSignIn::parse(&secrets.state, &other).is_none());
+        assert!(ProviderSignIn::parse(&secrets.state.replace("7d", "8d"), &mine).is_none());
         for broken in ["", "a", "a.b", "a.b.c", "...", "a.b./"] {
-            assert!(Attempt::parse(broken, &mine).is_none(), "{broken:?}");
+            assert!(ProviderSignIn::parse(broken, &mine).is_none(), "{broken:?}");
         }
-        let again = Attempt::new("/").unwrap().secrets(&mine);
+        let again = ProviderSignIn::new("/").unwrap().secrets(&mine);
         assert!(again.nonce != secrets.nonce && again.code_verifier != secrets.code_verifier);
         assert!(secrets.code_verifier.len() >= 43 && secrets.nonce != secrets.code_verifier);
-        assert_eq!(Attempt::new("//evil.org").unwrap().next, "/");
+        assert_eq!(ProviderSignIn::new("//evil.org").unwrap().next, "/");
     }
 }

@@ -26,17 +26,17 @@ pub(crate) struct TimeRange {
     /// The preset's, or `custom`.
     pub(crate) name: &'static str,
     pub(crate) period: Period,
-    /// As long, right before it: what figures are compared with.
+    /// The period of the same length right before, which figures are compared with.
     pub(crate) previous: Period,
     pub(crate) step: Step,
     /// When each slice starts.
     pub(crate) slices: Vec<Timestamp>,
 }
 
-/// What is wrong with two times that somebody chose.
+/// Errors of a custom range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RangeError {
-    #[error("Please give both times as a date and a time, such as 2026-11-15T10:20.")]
+    #[error("Enter both times as a date and a time, such as 2026-11-15T10:20.")]
     Malformed,
     #[error("The range ends before it begins.")]
     Reversed,
@@ -47,13 +47,13 @@ pub(crate) enum RangeError {
 }
 
 impl TimeRange {
-    /// A preset, the last day unless another is named; or two times, exact to the minute.
+    /// A preset, by default the last day; or two times, exact to the minute.
     pub(crate) fn from_query(query: &Fields, now: Timestamp) -> Result<Self, RangeError> {
         let preset = PRESETS.iter().find(|(name, ..)| *name == query.get("range")).unwrap_or(&PRESETS[1]);
         let (name, period, length) = match query.get("range") {
             "custom" => {
                 let (from, to) = chosen_times(query, now)?;
-                // Nothing was recorded after now, so that hour need not be cut.
+                // Nothing was recorded after now, so the current hour need not be cut.
                 let end = if to >= now { Period::between(from, now).end() } else { to };
                 ("custom", Period::exactly(from, end), to.min(now).duration_since(from))
             }
@@ -100,7 +100,7 @@ fn chosen_times(query: &Fields, now: Timestamp) -> Result<(Timestamp, Timestamp)
     }
 }
 
-/// A date stands for all of that day.
+/// A date without a time means the end of that day.
 pub(crate) fn parse_end(text: &str) -> Option<Timestamp> {
     parse_date(text).filter(|_| text.len() == 10).map(|day| day + DAY).or_else(|| parse_time(text))
 }
@@ -122,13 +122,13 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn presets_are_whole_hours_and_have_a_time_before() {
+    fn presets_are_whole_hours_with_a_previous_period() {
         let day = range("range=24h");
         assert_eq!((day.period.start(), day.period.end()), (NOW.saturating_sub(20 * MINUTE + DAY), NOW + 40 * MINUTE));
         assert_eq!(
             (day.previous.start(), day.previous.end()),
             (NOW.saturating_sub(40 * MINUTE + 2 * DAY), day.period.start()),
-            "as long as from its start to now"
+            "the same length as from the start of the period to now"
         );
         assert_eq!((day.step, day.slices.len()), (Step::Hour, 25));
         assert_eq!(range("range=1h").slices.len(), 2);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_dates_are_whole_days_and_compared_as_far_as_they_are_over() {
+    fn chosen_dates_are_whole_days_and_compared_up_to_now() {
         let chosen = range("range=custom&from=2025-11-01&to=2025-11-03");
         assert_eq!(chosen.ends(NOW), ("2025-11-01T00:00".into(), "2025-11-04T00:00".into()));
         assert_eq!((chosen.period.duration(), chosen.previous.duration()), (3 * DAY, 3 * DAY));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_range_is_told() {
+    fn invalid_ranges_are_refused_with_the_reason() {
         for (query, error) in [
             ("from=2025-11-14&to=2025-11-01", RangeError::Reversed),
             ("from=2025-11-14T10:00&to=2025-11-14T10:00", RangeError::Reversed),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chat::{RequestId, Timestamp};
+use chat::{FinishReason, RequestId, Timestamp};
 use format::{number, parse_time};
 use http::StatusCode;
 use maud::{Markup, html};
@@ -16,10 +16,10 @@ use crate::range::parse_end;
 use crate::session::SignedIn;
 
 const PAGE_SIZE: usize = 50;
-/// In the choice of people: a page stays small.
+/// Max. people in the filter, so that the page stays small.
 const MAX_PEOPLE: usize = 500;
 
-/// The fields of the filter, and of a page.
+/// Query fields of the filter and of the position in the list.
 const FIELDS: [&str; 8] = ["from", "to", "key", "person", "status", "slower", "id", "before"];
 
 pub(crate) enum Filter {
@@ -29,7 +29,7 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    /// What is wrong with it is a sentence.
+    /// The error is a sentence for the page.
     pub(crate) fn parse(user: &SignedIn<'_>, query: &Fields) -> Result<Self, &'static str> {
         if !query.get("id").is_empty() {
             return Ok(Self::One(query.get("id").parse().ok()));
@@ -48,16 +48,16 @@ impl Filter {
             key: field(query, "key", |id| id.strip_prefix("adria_").unwrap_or(id).get(..12)?.parse().ok())
                 .map_err(|()| "A key's public id has 12 letters and digits.")?,
             person: person.filter(|_| user.is_admin()),
-            status: field(query, "status", parse_status).map_err(|()| "The status is a number, or failed.")?,
+            status: field(query, "status", parse_status).map_err(|()| "The status must be a number or \"failed\".")?,
             min_latency: slower
-                .map_err(|()| "The latency is a whole number of milliseconds.")?
+                .map_err(|()| "The latency must be a whole number of milliseconds.")?
                 .map(Duration::from_millis),
             limit: 0,
         }))
     }
 
-    /// The next rows, newest first, and where the ones after them start, if there may be any. The filter then stands
-    /// behind them.
+    /// The next rows, newest first, and the position of the rows after them, if there may be any. Moves the filter to that
+    /// position.
     pub(crate) async fn next(
         &mut self,
         store: &Store,
@@ -82,7 +82,7 @@ impl Filter {
     }
 }
 
-const WRONG_TIME: &str = "Please give times as a date and a time, such as 2026-11-15T10:20.";
+const WRONG_TIME: &str = "Enter times as a date and a time, such as 2026-11-15T10:20.";
 
 /// `None` if the field is empty.
 fn field<T>(query: &Fields, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ()> {
@@ -128,7 +128,7 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
                 }
             }
             @if next.is_some() && rows.len() < PAGE_SIZE {
-                p.quiet { "Only so many requests are looked at for one page; there may be older ones that match." }
+                p.quiet { "The search for one page is limited. There may be older requests that match." }
             }
         }
     };
@@ -249,6 +249,8 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
                 dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
                 dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
                 dt { "Total tokens" } dd { (figure(row.usage.total)) }
+                dt { "Finish reason" } dd { (row.inference.finish_reason.map_or("–", FinishReason::as_str)) }
+                dt { "Runtime" } dd { (row.inference.runtime.as_deref().unwrap_or("–")) }
                 dt { "Grounding" } dd { (grounding(&row)) }
             }
         }

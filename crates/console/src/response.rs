@@ -1,4 +1,4 @@
-//! What the console sends, with the headers that every response carries. Only this module sets them.
+//! Responses of the console. Only this module sets the headers that every response carries.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -18,7 +18,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// For a year, and for this host alone: what else runs on its domain is not ours to decide.
+/// For one year, without subdomains: other services may run there.
 const TRANSPORT_SECURITY: &str = "max-age=31536000";
 
 pub(crate) struct ConsoleResponse(Response);
@@ -49,7 +49,7 @@ impl ConsoleResponse {
         response
     }
 
-    /// With 303, so that what was posted is not posted again.
+    /// With 303, so that a reload does not post the form again.
     pub(crate) fn redirect(to: &str) -> Self {
         Self::new("text/plain", "").with_status(StatusCode::SEE_OTHER).with_header(header::LOCATION, to)
     }
@@ -72,7 +72,7 @@ impl ConsoleResponse {
         self
     }
 
-    /// `is_secure`: browsers reach the console over TLS, and are told to try nothing else.
+    /// With `is_secure`, browsers reach the console over TLS, and the response restricts them to TLS.
     pub(crate) fn into_response(self, is_secure: bool) -> Response {
         let mut response = self.0;
         if is_secure {

@@ -1,5 +1,5 @@
-//! Every path of the console and its handler. Those above the line are for everybody, those below it for people who are
-//! signed in. A handler that changes something gets a `Form`.
+//! Every path of the console and its handler. Paths above the line are public, paths below it require a session. A handler
+//! that changes something takes a `Form`.
 
 use std::panic::AssertUnwindSafe;
 
@@ -23,7 +23,7 @@ pub(crate) async fn handle(worker: &Worker, mut request: ConsoleRequest) -> Resp
     let result = match AssertUnwindSafe(route(worker, &mut request)).catch_unwind().await {
         Ok(result) => result,
         Err(_panic) => {
-            tracing::error!(path = request.head.uri.path(), "the console panicked");
+            tracing::error!(path = request.head.uri.path(), "a console handler panicked");
             Err(ConsoleError::Internal)
         }
     };
@@ -34,7 +34,7 @@ pub(crate) async fn handle(worker: &Worker, mut request: ConsoleRequest) -> Resp
             worker.console.clear_cookie(response, Cookie::Message)
         }
         Ok(response) => response,
-        // A script reads the status.
+        // Scripts read the status instead of following a redirect.
         Err(ConsoleError::SignedOut) if !request.is_json() => sign_in::redirect_to_sign_in(&worker.console, &request),
         Err(error) => {
             if let ConsoleError::Store(error) = &error {
@@ -161,6 +161,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["prices", "remove"] => prices::remove(&user, &form).await,
         ["limits"] => limits::set(&user, &form).await,
         ["limits", "remove"] => limits::remove(&user, &form).await,
+        ["limits", "test-notification"] => limits::test_notification(&user).await,
         ["team", "invitations"] => team::invite(&user, &form).await,
         ["team", "links", id, "withdraw"] => team::withdraw(&user, id, &form).await,
         ["team", "deleted", id, "allow"] => team::allow_return(&user, id, &form).await,
@@ -192,7 +193,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     }
 }
 
-/// What somebody can do who has to set up a second factor first.
+/// Paths that are available before a required second factor is set up.
 fn is_for_setting_up(path: &[&str]) -> bool {
     matches!(path, ["account", "second-factor" | "passkeys", ..] | ["sign-out"])
 }

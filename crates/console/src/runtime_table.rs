@@ -1,4 +1,4 @@
-//! The table of runtimes, where there are several: their health, load and counters.
+//! The table of several runtimes: health, load and counters.
 
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
@@ -7,7 +7,7 @@ use crate::components::{columns, data_table};
 
 /// Unhealthy runtimes come first, so that they are among those shown.
 const MAX_ROWS: usize = 50;
-/// A runtime that gets less than this part of a full share is called slow.
+/// A runtime that gets less than this part of a full share is shown as slow.
 const SLOW_SHARE: f64 = 0.5;
 
 /// URLs are for administrators only.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_first_and_in_words() {
+    fn problems_come_first_and_are_named() {
         let cases = [
             (member(), "healthy"),
             (MemberStatus { share: 0.04, ..member() }, "slow: gets 4 % of its share"),
@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn what_computes_is_told() {
+    fn the_device_is_shown() {
         let member = MemberStatus { device: Some("31 of 31 layers on A card".into()), ..member() };
         assert!(table(&[member], false).into_string().contains("31 of 31 layers on A card"));
     }
 
     #[test]
-    fn places_are_for_administrators() {
+    fn urls_are_for_administrators() {
         let page = table(&[member(), member()], false).into_string();
         assert!(!page.contains("somewhere") && page.contains("Runtime 2"), "{page}");
         assert!(table(&[member()], true).into_string().contains("http://somewhere:8000/v1"));

@@ -1,4 +1,4 @@
-//! A person's second factors: authenticator app, passkeys, recovery codes. Whoever changes them types the password.
+//! A person's second factors: authenticator app, passkeys, recovery codes. Every change requires the password.
 
 use http::StatusCode;
 use maud::{Markup, html};
@@ -18,7 +18,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     page_with(user, None).await
 }
 
-/// Only for people who have a password here.
+/// Only for people with a password in this console.
 async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
     user.console.require_passwords()?;
     let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
@@ -32,7 +32,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
         (heading("Second factor", html! {}))
         @if user.session.lacks_second_factor {
             p.message role="status" {
-                "Your administrator requires a second factor. Set one up to go on: an authenticator app or a passkey."
+                "Your administrator requires a second factor. To continue, set up an authenticator app or a passkey."
             }
         }
         (form_error(error))
@@ -40,12 +40,12 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
             h2 { "Authenticator app" }
             @match factors.app_since {
                 Some(since) => {
-                    p { "Added " (time(since)) ". You are asked for a code after the password." }
+                    p { "Added " (time(since)) ". Sign-in requires a code after the password." }
                     p { a.button href="/account/second-factor/app" { "Replace" } }
                     (removal(user, "/account/second-factor/app/remove", "Remove the app"))
                 }
                 None => {
-                    p.quiet { "Any app that shows six digits: Aegis, Google Authenticator, 1Password, and others." }
+                    p.quiet { "Any app that shows six-digit codes, such as Aegis, Google Authenticator or 1Password." }
                     p { a.button.primary href="/account/second-factor/app" { "Add an app" } }
                 }
             }
@@ -58,7 +58,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
                 (passkey_table(user, &factors.passkeys))
             }
             @if user.console.passkeys.is_some() { (passkey_form(user)) } @else {
-                p.quiet { "Browsers allow passkeys only where the console has a name, such as localhost, and no IP address." }
+                p.quiet { "Browsers allow passkeys only at a host name, such as localhost, not at an IP address." }
             }
         }
         @if !factors.is_empty() { (codes_card(user, factors.recovery_codes)) }
@@ -66,7 +66,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
     Ok(user.page(Area::Account, "Second factor", content))
 }
 
-/// A form that asks for the password.
+/// A removal form, which requires the password.
 fn removal(user: &SignedIn<'_>, action: &str, label: &str) -> Markup {
     html! {
         details {
@@ -136,7 +136,7 @@ fn codes_card(user: &SignedIn<'_>, left: u64) -> Markup {
     }
 }
 
-/// Shows a new key each time. It counts once a code of it was typed.
+/// Shows a new key each time. It takes effect once one of its codes was entered.
 pub(crate) async fn app_page(user: &SignedIn<'_>) -> ConsoleResult {
     factors(user).await?;
     Ok(app_page_with(user, &AuthenticatorKey::generate()?, None))
@@ -181,7 +181,7 @@ pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         return refused(refusal.status, &refusal.text);
     }
     let Some(step) = key.step_of(form.get("code"), user.console.store.now()) else {
-        return refused(StatusCode::BAD_REQUEST, "This code is wrong. Is your phone's clock right?");
+        return refused(StatusCode::BAD_REQUEST, "This code is wrong. Check that your phone's clock is right.");
     };
     let codes = RecoveryCode::generate_all()?;
     let (store, session) = (&user.console.store, user.session.id);
@@ -214,13 +214,13 @@ pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleRes
     Ok(codes_page(user, &codes, "Recovery codes were created."))
 }
 
-/// Codes are shown only now.
+/// The codes are shown only on this page.
 fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> ConsoleResponse {
     let content = html! {
         (heading("Recovery codes", html! {}))
         p.message role="status" { (message) }
         section.card {
-            p { "Keep these codes where you will find them without your device. They are shown only once." }
+            p { "Store these codes where you can find them without your device. They are shown only once." }
             pre #codes { @for code in codes { (code.reveal()) "\n" } }
             p {
                 button type="button" data-copy="codes" { "Copy" } " "

@@ -1,5 +1,5 @@
-//! The second step of signing in: the password was right, and a code of an authenticator app or a recovery code is to
-//! follow. A passkey, which needs no password, is offered as well.
+//! The second step of sign-in, after a correct password: a code of an authenticator app, or a recovery code. A passkey,
+//! which needs no password, is offered as well.
 
 use http::StatusCode;
 use maud::html;
@@ -18,11 +18,11 @@ use crate::response::ConsoleResponse;
 use crate::session::Anonymous;
 use crate::sign_in::{OUTDATED, local_path, passkey_button};
 
-/// As long as the challenge.
+/// The lifetime of the challenge.
 const COOKIE_SECONDS: u32 = 300;
 const TOO_LATE: &str = "This took too long, or too many codes were wrong. Please sign in again.";
 
-/// Remembers that the password of an account was right.
+/// Starts the second step for an account whose password was correct.
 pub(crate) async fn begin(visitor: &Anonymous<'_>, verified: &Credentials, email: &Email, next: &str) -> ConsoleResult {
     let console = visitor.console;
     // An e-mail address has no line breaks.
@@ -56,7 +56,7 @@ fn page_with(visitor: &Anonymous<'_>, error: Option<&str>) -> ConsoleResponse {
                 button.primary type="submit" { "Sign in" }
             }
             (passkey_button(visitor, ""))
-            p.quiet.small { "Lost everything? Ask an administrator to remove your second factors." }
+            p.quiet.small { "Lost all your factors? Ask an administrator to remove them." }
         }
     };
     visitor.page("Second factor", content)
@@ -76,7 +76,7 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     let email: Option<Email> = email.parse().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => return Ok(page_with(&visitor, Some(crowded.message())).with_status(crowded.status())),
+        Err(refusal) => return Ok(page_with(&visitor, Some(refusal.message())).with_status(refusal.status())),
     };
     let refusal = match check_code(console, &token, account, form.get("code"), request).await? {
         Checked::Right(begun) => {
@@ -86,9 +86,9 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
             return Ok(console.signed_in(response, &begun));
         }
         Checked::TooLate => return Ok(too_late(console)),
-        Checked::Wrong => "This code is wrong, or was used already.",
+        Checked::Wrong => "This code is wrong or was already used.",
         Checked::TooManyWrong => {
-            "Too many codes were wrong. Use a passkey or a recovery code, or try again in some minutes."
+            "Too many codes were wrong. Use a passkey or a recovery code, or try again in a few minutes."
         }
     };
     attempt.failed().await?;
@@ -105,13 +105,13 @@ fn too_late(console: &Console) -> ConsoleResponse {
 enum Checked {
     Right(StartedSession),
     Wrong,
-    /// Whoever knows the password could guess six digits in time. A recovery code is not guessed.
+    /// Six digits could be guessed in time by an attacker who knows the password. A recovery code is too long for that.
     TooManyWrong,
-    /// The challenge has ended, by time, tries or a change of the account.
+    /// The challenge has ended: by time, by the number of tries, or by a change of the account.
     TooLate,
 }
 
-/// Uses code and challenge up, and begins the session with them.
+/// Consumes the code and the challenge, and begins the session.
 async fn check_code(
     console: &Console,
     challenge: &Token,

@@ -1,5 +1,5 @@
-//! Who sent a request. Handlers for people who are signed in take a `SignedIn`, which only a session's cookie yields.
-//! The few pages for everybody take an `Anonymous`.
+//! The sender of a request. Handlers that require a session take a `SignedIn`, which only a valid session cookie yields.
+//! Public pages take an `Anonymous`.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::form::{self, Form};
 use crate::layout::{self, Area};
 use crate::response::ConsoleResponse;
 
-/// What a CSRF token is derived for.
+/// The purpose in the derivation of CSRF tokens.
 const CSRF_PURPOSE: &str = "forms";
 const ANONYMOUS_COOKIE_SECONDS: u32 = 86_400;
 
@@ -69,7 +69,7 @@ impl<'a> SignedIn<'a> {
     }
 }
 
-/// Somebody who is not signed in. Their forms need a CSRF token too, so they get a secret of their own.
+/// A visitor who is not signed in. Public forms need a CSRF token too, so each visitor gets a secret.
 pub(crate) struct Anonymous<'a> {
     pub(crate) console: &'a Console,
     pub(crate) message: Option<String>,
@@ -101,7 +101,7 @@ impl<'a> Anonymous<'a> {
         form::read_json(request, &self.console.settings.origin, &self.csrf_token()).await
     }
 
-    /// The secret of their cookie.
+    /// The secret in the visitor's cookie.
     pub(crate) fn secret(&self) -> &Token {
         &self.secret
     }

@@ -13,14 +13,14 @@ use crate::response::ConsoleResponse;
 use crate::session::{Anonymous, SignedIn};
 use crate::{Console, assets, layout, provider, second_step};
 
-/// The same for an unknown account and a wrong password, so that nobody learns who has an account.
+/// The same for an unknown account and a wrong password, so that it does not disclose which accounts exist.
 const WRONG_CREDENTIALS: &str = "The e-mail address or the password is incorrect.";
 /// The password or the second factors were changed while the password was verified.
-pub(crate) const OUTDATED: &str = "Your account was changed in this moment. Please sign in again.";
-/// A longer target is not returned to after sign-in.
+pub(crate) const OUTDATED: &str = "Your account was changed during the sign-in. Please sign in again.";
+/// Max. length of a target to return to after sign-in.
 const MAX_NEXT_BYTES: usize = 2048;
 
-/// Leads to the sign-in page, and from there back to what was asked for.
+/// Redirects to the sign-in page, which leads back to the requested page.
 pub(crate) fn redirect_to_sign_in(console: &Console, request: &ConsoleRequest) -> ConsoleResponse {
     match request.target() {
         _ if request.is_post() => {
@@ -32,7 +32,7 @@ pub(crate) fn redirect_to_sign_in(console: &Console, request: &ConsoleRequest) -
     }
 }
 
-/// A path from where somebody goes on to another one.
+/// A path with `next`, the target to open afterwards.
 pub(crate) fn with_next(path: &str, next: &str) -> String {
     let next: String = url::form_urlencoded::byte_serialize(next.as_bytes()).collect();
     format!("{path}?next={next}")
@@ -60,7 +60,7 @@ fn page_with(visitor: &Anonymous<'_>, email: &str, next: &str, error: Option<&st
     visitor.page("Sign in", content)
 }
 
-/// Its script enables it, in browsers that can.
+/// Its script enables it, in browsers that support passkeys.
 pub(crate) fn passkey_button(visitor: &Anonymous<'_>, next: &str) -> Markup {
     html! {
         @if visitor.console.passkeys.is_some() {
@@ -111,9 +111,9 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     let email = form.get("email").parse::<Email>().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
-        Err(crowded) => {
+        Err(refusal) => {
             console.sign_ins.refused.add();
-            return refused(crowded.status(), crowded.message());
+            return refused(refusal.status(), refusal.message());
         }
     };
     let credentials = match &email {
@@ -148,14 +148,14 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
 }
 
 impl Console {
-    /// Always a new session: one that the browser may have had is not taken over.
+    /// Always a new session: an earlier session of the browser is not reused.
     pub(crate) fn signed_in(&self, response: ConsoleResponse, begun: &StartedSession) -> ConsoleResponse {
         self.set_session_cookie(self.clear_cookie(response, Cookie::Anonymous), &begun.token)
     }
 }
 
 /// A path on this site; anything else becomes the overview. Browsers drop tabs and line breaks from a URL and read a
-/// backslash as a slash, so only characters that mean themselves are let through.
+/// backslash as a slash, so only printable ASCII without backslashes is accepted.
 pub(crate) fn local_path(target: &str) -> &str {
     let is_plain = target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     let base = url::Url::parse("https://console.invalid").ok();
@@ -170,7 +170,7 @@ pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult
         _ => None,
     };
     let response = match at_provider {
-        // A redirect would be stopped by the policy that forms stay on this site.
+        // The content security policy (`form-action`) would block a redirect.
         Some((name, url)) => {
             signed_out_page(&name, url.as_str()).with_header(header::REFRESH, &format!("0; url={url}"))
         }
@@ -196,11 +196,11 @@ mod tests {
     use super::local_path;
 
     #[test]
-    fn nobody_is_sent_to_another_site() {
+    fn targets_on_other_sites_become_the_overview() {
         for (target, to) in [
             ("/usage?range=7d", "/usage?range=7d"),
             ("/requests?key=4kQ9Zx7LmN2p&status=503", "/requests?key=4kQ9Zx7LmN2p&status=503"),
-            ("/.//evil.org", "/.//evil.org"), // a path of ours, which does not exist
+            ("/.//evil.org", "/.//evil.org"), // a path of this site, which does not exist
             ("", "/"),
             ("usage", "/"),
             ("//evil.org", "/"),
@@ -221,7 +221,7 @@ mod tests {
     proptest! {
         /// As browsers resolve it, with the rules of the WHATWG that `url` implements.
         #[test]
-        fn whatever_is_typed_stays_on_this_site(target in "[/\\\\\t\n\r .:@?#%a-c09-]{0,12}") {
+        fn every_target_stays_on_this_site(target in "[/\\\\\t\n\r .:@?#%a-c09-]{0,12}") {
             let here = url::Url::parse("http://console.example.com:8081/sign-in").unwrap();
             let to = here.join(local_path(&target)).unwrap();
             prop_assert_eq!(to.origin(), here.origin(), "{:?}", target);

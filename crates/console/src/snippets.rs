@@ -11,7 +11,7 @@ const TEMPLATES: [(&str, &str); 4] = [
     ("Rust", include_str!("../assets/snippets/request.rs.txt")),
 ];
 
-/// The language, and a template in which `{request}` is a JSON object and `{arguments}` are Python's named arguments.
+/// The language, and a template in which `{request}` is a JSON object and `{arguments}` are Python's keyword arguments.
 pub(crate) fn templates(base_url: &str) -> [(&'static str, String); 4] {
     TEMPLATES.map(|(language, template)| {
         (language, template.trim_end().replace("{base_url}", base_url).replace("{key}", KEY_VARIABLE))

@@ -1,5 +1,5 @@
-//! Tables that people sort by their column titles. The order stands in the query (`sort=name`, `sort=-requests`), so it
-//! needs no script and can be shared. The last order of each page is kept in a cookie, and nothing else is.
+//! Tables that are sorted by clicking a column title. The order is in the query (`sort=name`, `sort=-requests`), so it
+//! needs no script and can be shared. The last order of each page is kept in a cookie, which holds nothing else.
 
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ pub(crate) enum Direction {
     Descending,
 }
 
-/// A column that rows can be sorted by; `By` is what the page calls it.
+/// A sortable column; `By` is the page's enum of columns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column<By> {
     by: By,
@@ -83,8 +83,8 @@ impl<By: Copy + PartialEq> Order<By> {
         }
     }
 
-    /// The titles of those columns, each a link that sorts by it. `kept` are the fields of the query that stay, and
-    /// `anchor` is where the table is on a long page, such as `#table`.
+    /// The column titles, each a link that sorts by the column. `kept` are the fields of the query that stay;
+    /// `anchor` is the position of the table on a long page, such as `#table`.
     pub(crate) fn head(self, columns: &[Column<By>], kept: &Fields, anchor: &str) -> Markup {
         html! {
             @for column in columns {
@@ -100,7 +100,7 @@ impl<By: Copy + PartialEq> Order<By> {
         }
     }
 
-    /// The same choice in a form of filters, for narrow screens, which have no column titles.
+    /// The same choice in a filter form, for narrow screens, which have no column titles.
     pub(crate) fn choice(self, columns: &[Column<By>]) -> Markup {
         html! {
             label.narrow-only { "Sort by"
@@ -117,7 +117,7 @@ impl<By: Copy + PartialEq> Order<By> {
     }
 }
 
-/// Runs the handler of a page with the order of the last visit, unless the query names one, which is then remembered.
+/// Runs a page's handler with the order of the last visit, or with the order in the query, which is then remembered.
 pub(crate) async fn remembered(
     console: &Console,
     request: &ConsoleRequest,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rows_stay_as_they_were() {
+    fn equal_rows_keep_their_order() {
         for query in ["sort=name", "sort=-name"] {
             let mut rows = [("b", 1), ("a", 2), ("b", 3), ("a", 4)];
             order(query).sort(&mut rows, |row| row.0);

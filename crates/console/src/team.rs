@@ -22,11 +22,11 @@ use crate::sorting::{Column, Direction, Order};
 const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
 const DEFAULT_EXPIRY: &str = "7";
 const MAX_NOTE_CHARS: usize = 120;
-/// People without a second factor who are listed.
+/// Max. people in the list of those without a second factor.
 const MAX_WITHOUT_FACTOR: usize = 100;
-/// Pending links that are listed. More than a few are a mistake.
+/// Max. pending links in the list. More than a few are a mistake.
 const MAX_LINKS: usize = 50;
-/// Deleted people that are listed. `adriaticum accounts deleted` lists all.
+/// Max. deleted people in the list. `adriaticum accounts deleted` lists all.
 const MAX_DELETED: usize = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
     let accounts = user.console.store.accounts(admin).await?;
     let links = user.console.store.links(admin).await?;
     let deleted = user.console.store.deleted_people(admin).await?;
-    // Without passwords, people come by the identity provider.
+    // Without passwords, accounts come from the identity provider.
     let passwords = user.console.settings.passwords;
     let is_required = user.console.store.is_second_factor_required().await?;
     let without_factor = user.console.store.accounts_without_second_factor(admin).await?;
@@ -95,7 +95,7 @@ fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
     html! {
         section.card {
             h2 { "Deleted people" }
-            p.quiet { "They cannot return by the identity provider until you allow it. They then get a new account." }
+            p.quiet { "They cannot return through the identity provider until you allow it, and get a new account then." }
             (data_table("Deleted people", columns(&["E-mail", "Deleted", ""]), html! {
                 @for person in deleted.iter().take(MAX_DELETED) {
                     tr {
@@ -117,7 +117,7 @@ fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
 pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
     match user.console.store.allow_return(user.admin()?, id).await {
-        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return by the identity provider."))),
+        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return with a new account."))),
         Err(declined) => declined_page(user, declined).await,
     }
 }
@@ -128,13 +128,13 @@ fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account
             h2 { "Second factor" }
             p {
                 @if is_required {
-                    "Everybody who signs in with a password needs an authenticator app or a passkey."
+                    "Everyone who signs in with a password needs an authenticator app or a passkey."
                 } @else {
-                    "Optional: everybody decides about their own account."
+                    "Optional: each person decides about their own account."
                 }
             }
             @if without.is_empty() {
-                p.quiet { "Everybody who signs in with a password has one." }
+                p.quiet { "Everyone who signs in with a password has a second factor." }
             } @else {
                 p { (format::count(without.len() as u64, "active account")) " without a second factor:" }
                 ul #without-second-factor {
@@ -147,7 +147,7 @@ fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account
             form.inline method="post" action="/team/second-factor" {
                 (csrf_field(user))
                 input type="hidden" name="required" value=(if is_required { "no" } else { "yes" });
-                button type="submit" { @if is_required { "Make it optional" } @else { "Require it of everybody" } }
+                button type="submit" { @if is_required { "Make optional" } @else { "Require for everyone" } }
             }
         }
     }
@@ -157,7 +157,7 @@ fn invite_form(user: &SignedIn<'_>) -> Markup {
     html! {
         section.card #invite {
             h2 { "Invite a team member" }
-            p.quiet { "This creates a link to share. Whoever opens it chooses their own e-mail address and password." }
+            p.quiet { "Creates a link to share. The person who opens it chooses an e-mail address and a password." }
             form.fields method="post" action="/team/invitations" {
                 (csrf_field(user))
                 label {
@@ -167,7 +167,7 @@ fn invite_form(user: &SignedIn<'_>) -> Markup {
                 }
                 label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
                 label { "Expires after"
-                    select name="life" {
+                    select name="lifetime" {
                         @for (value, label, _) in EXPIRY_CHOICES {
                             option value=(value) selected[value == DEFAULT_EXPIRY] { (label) }
                         }
@@ -199,7 +199,7 @@ fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup 
         }
         @if found.is_empty() {
             (empty("No matching members", html! {
-                p { "Nobody has that in their name or e-mail address." }
+                p { "No member has the search text in their name or e-mail address." }
                 p { a.button href="/team" { "Show all members" } }
             }))
         } @else {
@@ -220,7 +220,7 @@ fn sort(accounts: &mut [&Account], order: Order<By>) {
     }
 }
 
-/// What can be done about a person is on their own page.
+/// Actions on a member are on the member's page.
 fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Markup {
     let me = user.viewer().account().map(|account| account.id);
     data_table(
@@ -269,7 +269,7 @@ fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
     }
 }
 
-/// The page with a new link, which is shown only now.
+/// The page with a new link, which no other page shows.
 async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token) -> ConsoleResult {
     let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
     let notice = html! {
@@ -287,7 +287,7 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
     user.console.require_passwords()?;
     let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
-    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("life")).map_or(7, |(.., days)| *days);
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).map_or(7, |(.., days)| *days);
     let note: String =
         form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
     match user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await {
@@ -316,9 +316,9 @@ pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> C
         Ok(()) => {
             let message = match required {
                 true => {
-                    "A second factor is now required. Whoever has none sets one up with the next page that they open."
+                    "A second factor is now required. People without one set it up on the next page that they open."
                 }
-                false => "Second factors are optional now.",
+                false => "Second factors are now optional.",
             };
             Ok(user.redirect_with_message("/team", message))
         }
@@ -374,7 +374,7 @@ pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> Conso
     }
 }
 
-/// A sentence, if there were any.
+/// A sentence, or empty if there were none.
 fn revoked_links(count: usize) -> String {
     match count {
         0 => String::new(),

@@ -1,9 +1,9 @@
-//! Sign-in is slowed down for those who keep failing, never locked: an account under attack must still open for its
-//! owner. Failures count by network and by account, for all replicas together, and decay. How many attempts may wait is
-//! limited, in all and for each network, in fair shares.
+//! Throttling of sign-in. Failures delay further attempts but never lock an account: its owner must be able to sign in
+//! during an attack. Failures are counted by network and by account, for all replicas together, and decay. The number of
+//! attempts in flight is limited in total and for each network, in fair shares.
 //!
-//! A network where the account has a session is no stranger to it: guesses that others make, at this account or from a
-//! larger network around this one, do not delay it, and its attempts have a share of their own.
+//! A network where the account has a session is known to it: guesses by others, at this account or from a larger network
+//! around this one, do not delay it, and its attempts have a separate share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_ATTEMPTS: usize = 128;
 const MAX_RETURNING_ATTEMPTS: usize = 32;
 const MAX_ATTEMPTS_PER_NETWORK: usize = 8;
 
-/// The delay that so many failures impose.
+/// The delay after this number of failures.
 fn delay(failures: f64) -> Duration {
     DELAY_PER_FAILURE.mul_f64((failures - FREE_FAILURES).max(0.0)).min(MAX_DELAY)
 }
@@ -37,16 +37,16 @@ pub(crate) struct SignInThrottle {
     returning: Admission<NetworkClient>,
 }
 
-/// Why an attempt is refused at once.
+/// Why an attempt is refused immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Crowded {
-    /// By other attempts of its own network.
+pub(crate) enum TooManyAttempts {
+    /// Too many attempts from the same network.
     Network,
-    /// By attempts of others.
+    /// Too many attempts from others.
     Everyone,
 }
 
-impl Crowded {
+impl TooManyAttempts {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Network => StatusCode::TOO_MANY_REQUESTS,
@@ -68,13 +68,13 @@ impl SignInThrottle {
         Self { store, strangers: Admission::new(MAX_ATTEMPTS), returning: Admission::new(MAX_RETURNING_ATTEMPTS) }
     }
 
-    /// An attempt to guess an account's password, after the delay that earlier failures impose. Without an account only
-    /// the failures of networks count.
+    /// Admits an attempt that may be a guess, after the delay that earlier failures impose. Without an account, only the
+    /// failures of networks count.
     pub(crate) async fn begin(
         &self,
         address: IpAddr,
         account: Option<&Email>,
-    ) -> Result<Result<Attempt<'_>, Crowded>, StoreError> {
+    ) -> Result<Result<Attempt<'_>, TooManyAttempts>, StoreError> {
         let network = NetworkClient::new(address);
         let is_returning = match account {
             Some(account) => self.is_returning(network, account).await?,
@@ -83,7 +83,7 @@ impl SignInThrottle {
         let share = if is_returning { &self.returning } else { &self.strangers };
         let mut attempt = match self.enter_share(share, network) {
             Ok(attempt) => attempt,
-            Err(crowded) => return Ok(Err(crowded)),
+            Err(refusal) => return Ok(Err(refusal)),
         };
         attempt.account = account.map(account_subject);
         let counted = if is_returning { 1 } else { usize::MAX };
@@ -95,8 +95,8 @@ impl SignInThrottle {
         Ok(Ok(attempt))
     }
 
-    /// For what costs work but is no guess.
-    pub(crate) fn enter(&self, address: IpAddr) -> Result<Attempt<'_>, Crowded> {
+    /// Admits an attempt that costs work but is no guess.
+    pub(crate) fn enter(&self, address: IpAddr) -> Result<Attempt<'_>, TooManyAttempts> {
         self.enter_share(&self.strangers, NetworkClient::new(address))
     }
 
@@ -107,17 +107,21 @@ impl SignInThrottle {
         Ok(networks.any(|other| other == network))
     }
 
-    fn enter_share(&self, share: &Admission<NetworkClient>, network: NetworkClient) -> Result<Attempt<'_>, Crowded> {
+    fn enter_share(
+        &self,
+        share: &Admission<NetworkClient>,
+        network: NetworkClient,
+    ) -> Result<Attempt<'_>, TooManyAttempts> {
         let held = share.held_by(&network);
         let permit = (held < MAX_ATTEMPTS_PER_NETWORK).then(|| share.enter(network)).flatten();
-        let permit = permit.ok_or(if held > 0 { Crowded::Network } else { Crowded::Everyone })?;
+        let permit = permit.ok_or(if held > 0 { TooManyAttempts::Network } else { TooManyAttempts::Everyone })?;
         let mut networks: Vec<_> = network.parties().map(|network| format!("network {network}")).collect();
         networks.reverse();
         Ok(Attempt { store: &self.store, network, networks, account: None, _permit: permit })
     }
 }
 
-/// Of a fixed size, whatever was typed. Addresses that are nobody's are not stored as they were typed.
+/// A hash has a fixed size for any input, and addresses without an account are not stored as they were typed.
 fn account_subject(email: &Email) -> String {
     format!("account {}", base16ct::lower::encode_string(&Sha256::digest(email.as_str())))
 }
@@ -126,7 +130,7 @@ fn account_subject(email: &Email) -> String {
 pub(crate) struct Attempt<'a> {
     store: &'a Store,
     network: NetworkClient,
-    /// What failures are counted by, the smallest network first.
+    /// The networks that failures are counted by, the smallest first.
     networks: Vec<String>,
     account: Option<String>,
     _permit: Permit<NetworkClient>,
@@ -143,8 +147,8 @@ impl Attempt<'_> {
         self.store.add_sign_in_failure(&subjects).await
     }
 
-    /// Forgets what this account failed from this network, as a part of the network's failures. Those of other accounts
-    /// stay: a guesser may have an account as well. So do the account's, from other networks.
+    /// Removes this account's failures from the count of this network. Failures of other accounts stay, because a guesser
+    /// may have an account as well. Failures of this account from other networks stay, too.
     pub(crate) async fn succeeded(self) -> Result<(), StoreError> {
         match self.own_subject() {
             Some(own) => self.store.forget_sign_in_failures(&own, &self.networks[0]).await,
@@ -157,7 +161,7 @@ impl Attempt<'_> {
         self.account.as_ref().map(|account| format!("{account} from {}", self.networks[0]))
     }
 
-    /// What failures are counted by, and what one of them weighs.
+    /// The subjects that failures are counted by, and the weight of one failure.
     fn subjects(&self) -> impl Iterator<Item = (&str, f64)> {
         let weights = std::iter::successors(Some(1.0), |weight| Some(weight / FAILURES_PER_SIZE));
         let networks = self.networks.iter().map(String::as_str).zip(weights);
@@ -179,16 +183,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_64_is_one_visitor_and_leaves_room_for_others() {
+    async fn a_64_is_one_network_and_leaves_room_for_others() {
         let (throttle, _folder) = SignInThrottle::with_own_store().await;
-        let of = |prefix: &str| -> Vec<_> {
+        let enter_all = |prefix: &str| -> Vec<_> {
             let addresses = (1..=MAX_ATTEMPTS * 2).map(|last| format!("{prefix}::{last:x}").parse().unwrap());
             addresses.filter_map(|address| throttle.enter(address).ok()).collect()
         };
-        let held = of("2001:db8:0:1");
+        let held = enter_all("2001:db8:0:1");
         assert_eq!(held.len(), MAX_ATTEMPTS_PER_NETWORK);
-        assert_eq!(throttle.enter("2001:db8:0:1:ffff::1".parse().unwrap()).err(), Some(Crowded::Network));
-        assert_eq!(of("2001:db8:0:2").len(), MAX_ATTEMPTS_PER_NETWORK);
+        assert_eq!(throttle.enter("2001:db8:0:1:ffff::1".parse().unwrap()).err(), Some(TooManyAttempts::Network));
+        assert_eq!(enter_all("2001:db8:0:2").len(), MAX_ATTEMPTS_PER_NETWORK);
         drop(held);
         assert_eq!(throttle.strangers.held_by(&NetworkClient::new("2001:db8:0:1::".parse().unwrap())), 0);
     }
@@ -201,7 +205,7 @@ mod tests {
         assert_eq!(neighbours.len(), MAX_ATTEMPTS * 4 / 5 + 1, "a /24 is one party");
         let others: Vec<_> = (1..1000).filter_map(|number| enter(number << 8).ok()).collect();
         assert_eq!(neighbours.len() + others.len(), MAX_ATTEMPTS);
-        assert_eq!(enter(1000 << 8).err(), Some(Crowded::Everyone));
+        assert_eq!(enter(1000 << 8).err(), Some(TooManyAttempts::Everyone));
     }
 
     #[test]

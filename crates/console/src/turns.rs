@@ -1,6 +1,6 @@
-//! A queue that takes turns: every visitor who waits is served once before anybody is served twice.
+//! A round-robin queue: every waiting visitor is served once before any visitor is served twice.
 //!
-//! Without a clock, a lock or a limit: how many may wait is `throttle`'s to say.
+//! It has no clock, lock or limit: `throttle` limits the number of waiting attempts.
 
 use std::collections::VecDeque;
 
@@ -48,15 +48,15 @@ mod tests {
     }
 
     proptest! {
-        /// However jobs arrive: none is lost, each visitor's own keep their order, and a job waits for at most one job of
-        /// each other visitor per job of its own.
+        /// In any order of arrival: no job is lost, each visitor's jobs keep their order, and a job waits for at most one
+        /// job of each other visitor per job of its own visitor.
         #[test]
         fn a_job_waits_for_one_job_of_each_other_visitor(
             steps in proptest::collection::vec(proptest::option::of(0..6usize), 0..300),
         ) {
             let mut turns = Turns::default();
             let (mut pushed, mut served) = ([0; 6], Vec::<(usize, usize)>::new());
-            // For each waiting job: what had been served when it arrived, and how many of its visitor's were ahead.
+            // For each waiting job: the number of jobs served before it arrived, and of its visitor's jobs ahead of it.
             let mut arrivals = std::collections::HashMap::new();
             let drain = std::iter::repeat_n(None, steps.len());
             for step in steps.iter().copied().chain(drain) {

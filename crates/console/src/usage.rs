@@ -1,5 +1,5 @@
-//! Usage by time, key, person, project and outcome. Every figure comes from the roll-ups, as those of `adriaticum usage`
-//! do; hours that a range cuts are summed up from their requests.
+//! Usage by time, key, person, project and outcome. Every figure comes from the roll-ups, like those of `adriaticum usage`;
+//! partial hours at the ends of a range are summed up from their requests.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::session::SignedIn;
 use crate::usage_charts::{charts, phases};
 use crate::usage_table::breakdown;
 
-/// What an export and the links of the page keep.
+/// Query fields that the links of the page and the exports keep.
 const KEPT: [&str; 10] = ["range", "from", "to", "by", "group", "key", "person", "phase", "sort", "page"];
 
-/// Groups that a viewer may choose. Everything that others see is their own.
+/// Groups that a viewer may choose. Developers see only their own usage, so they cannot group it by person.
 fn groups(user: &SignedIn<'_>) -> &'static [Group] {
     match user.is_admin() {
         true => &[Group::Time, Group::Key, Group::Person, Group::Project, Group::Outcome],
@@ -200,26 +200,26 @@ fn range_note(view: &UsageView) -> Markup {
                 _ => { "Since " (time(report.since)) ", in whole hours. " }
             }
             @if report.is_widened {
-                strong { "Widened to whole hours" } ", because single requests of that time are not kept any more. "
+                strong { "Widened to whole hours" } ", because individual requests of that time are no longer kept. "
             }
             "Days begin at midnight UTC."
         }
     }
 }
 
-/// The figures beside those of the range before.
+/// The totals, compared with the previous period.
 fn totals(view: &UsageView) -> Markup {
     let (now, previous) = (&view.report, &view.previous);
     let compared = view.range.previous_label();
     let requests = now.totals.requests;
-    let compared_card = |title: &str, figure: Markup, now: u64, before: u64, told: &str| {
+    let compared_card = |title: &str, figure: Markup, now: u64, before: u64, shown_before: &str| {
         html! {
             div.card {
                 h2 { (title) }
                 p.figure { (figure) }
                 @if previous.totals.requests == 0 {
                     p.change { span.quiet { "no requests in " (compared) } }
-                } @else { (change(now, before, told, &compared)) }
+                } @else { (change(now, before, shown_before, &compared)) }
             }
         }
     };
@@ -236,8 +236,8 @@ fn totals(view: &UsageView) -> Markup {
             0 => "–".to_owned(),
             micros => format::micros(micros as f64),
         };
-        let told = format::micros(micros(previous) as f64);
-        compared_card(title, html! { (figure) }, micros(now), micros(previous), &told)
+        let shown_before = format::micros(micros(previous) as f64);
+        compared_card(title, html! { (figure) }, micros(now), micros(previous), &shown_before)
     };
     html! {
         section.cards.totals aria-label="Totals" {

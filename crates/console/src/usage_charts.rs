@@ -1,9 +1,9 @@
-//! The charts of the page Usage, and latencies by phase.
+//! The charts of the usage page, and latencies by phase.
 
 use chat::Timestamp;
 use format::number;
 use maud::{Markup, html};
-use store::{Phase, Step, TimeSlice};
+use store::{Latencies, Phase, Step, TimeSlice};
 
 use crate::chart::{Chart, ChartKind, Series, TimeSlot};
 use crate::components::failed;
@@ -35,11 +35,10 @@ fn chart<'a>(title: &'a str, view: &UsageView, kind: ChartKind, series: Vec<Seri
         Step::Day => 86_400_000,
     };
     let slices = view.range.slices.iter().map(slot).collect();
-    let write: fn(f64) -> String = match kind {
-        ChartKind::Bars => |count| number(count as u64),
-        ChartKind::Lines => format::micros,
+    let (write, axis): (fn(f64) -> String, fn(f64, f64) -> String) = match kind {
+        ChartKind::Bars => (|count| number(count as u64), |count, _| format::short_number(count)),
+        ChartKind::Lines => (format::micros, format::micros_of),
     };
-    let axis = if kind == ChartKind::Bars { format::short_number } else { write };
     Chart { title, slices, slice_millis, series, kind, write, axis }
 }
 
@@ -76,11 +75,21 @@ fn latency_chart(view: &UsageView) -> Markup {
 }
 
 pub(crate) fn phases(query: &Fields, view: &UsageView) -> Markup {
-    let latencies = &view.report.latencies;
+    let (latencies, failed) = (&view.report.latencies, &view.report.failed_latencies);
+    let percentiles = |latencies: &Latencies, phase| {
+        html! {
+            @for (name, _, share) in PERCENTILES {
+                td.right data-label=(name) {
+                    @let latency = latencies.percentile(phase, share);
+                    (latency.map_or_else(|| "–".into(), format::duration))
+                }
+            }
+        }
+    };
     html! {
         section.card {
-            h2 { "Latency by phase" }
-            div.scroll tabindex="0" role="region" aria-label="Latency by phase" {
+            h2 { "Latency of completions by phase" }
+            div.scroll tabindex="0" role="region" aria-label="Latency of completions by phase" {
                 table.rows {
                     thead { tr {
                         th scope="col" { "Phase" } th.right scope="col" { "Measured" }
@@ -96,13 +105,13 @@ pub(crate) fn phases(query: &Fields, view: &UsageView) -> Markup {
                                     @if here.is_some() { " " span.quiet.small { "(in the chart)" } }
                                 }
                                 td.right data-label="Measured" { (number(latencies.count(phase))) }
-                                @for (name, _, share) in PERCENTILES {
-                                    td.right data-label=(name) {
-                                        @let latency = latencies.percentile(phase, share);
-                                        (latency.map_or_else(|| "–".into(), format::duration))
-                                    }
-                                }
+                                (percentiles(latencies, phase))
                             }
+                        }
+                        tr {
+                            th scope="row" { "failed requests" }
+                            td.right data-label="Measured" { (number(failed.count(Phase::Total))) }
+                            (percentiles(failed, Phase::Total))
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! The breakdown on the page Usage: by time, key, person, project or outcome, sorted and in pages.
+//! The breakdown on the usage page: by time, key, person, project or outcome, sorted and in pages.
 
 use format::{Group, NO_ONE, NO_PROJECT, money, number};
 use maud::{Markup, html};
@@ -10,7 +10,7 @@ use crate::paging::Paging;
 use crate::sorting::{Column, Direction, Order};
 use crate::usage::UsageView;
 
-/// Where the table is on its page.
+/// The position of the table on its page.
 const ANCHOR: &str = "#breakdown";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ fn table(query: &Fields, view: &UsageView) -> Markup {
     }
 }
 
-/// Costs are known for keys, and so for what consists of keys: not for hours and outcomes.
+/// Costs are computed by key and by day, so outcomes have none. Hours show a dash.
 fn has_cost(view: &UsageView) -> bool {
     view.report.cost.is_some() && view.group != Group::Outcome
 }
@@ -93,10 +93,10 @@ fn cost_note(view: &UsageView) -> Markup {
     let counted = report.cost.unwrap_or_default().requests;
     html! {
         p.quiet.small {
-            "Costs are computed from measured tokens and today's prices; they are not a bill. "
+            "Costs are computed from measured tokens and current prices; they are not a bill. "
             (number(counted)) " of " (number(report.totals.requests)) " requests have measured tokens and a price. "
             @if view.group == Group::Time && view.range.step == Step::Hour && report.by_time.iter().all(|it| it.cost.is_none()) {
-                "Costs of single hours are not computed; choose days for those of days."
+                "Costs are not computed by hour. Choose days to see them."
             }
         }
     }
@@ -167,7 +167,7 @@ fn default_order(view: &UsageView) -> Order<By> {
 
 fn sort(lines: &mut [Line<'_>], order: Order<By>) {
     match order.by {
-        By::Label => order.sort(lines, |line| line.label.place()),
+        By::Label => order.sort(lines, |line| line.label.sort_key()),
         By::Requests => order.sort(lines, |line| line.figures.requests),
         By::Failed => order.sort(lines, |line| failed(line.figures, line.succeeded)),
         By::Prompt => order.sort(lines, |line| line.figures.prompt.sum),
@@ -178,8 +178,8 @@ fn sort(lines: &mut [Line<'_>], order: Order<By>) {
 }
 
 impl Label<'_> {
-    /// Among labels of its kind: by time, or by name in any case of letters.
-    fn place(&self) -> (u64, String) {
+    /// Compared with labels of the same kind: by time, or by name without regard to case.
+    fn sort_key(&self) -> (u64, String) {
         let named = |name: &str| (0, name.to_lowercase());
         match self {
             Self::Time(slice) => (slice.start.as_millis(), String::new()),

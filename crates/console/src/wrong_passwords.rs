@@ -1,7 +1,8 @@
-//! What is written about wrong passwords: the first one of an account at once, further ones summed up every ten minutes.
+//! Log lines and audit entries about wrong passwords: one for the first failure of an account, and one every ten minutes
+//! for the sum of further failures.
 //!
-//! An attacker decides how often and for whom passwords are tried, so lines are limited in number, and what was typed is
-//! in none of them: people type passwords where e-mail addresses belong. The metrics count every failure.
+//! An attacker decides how often and for which accounts passwords are tried, so the number of lines is limited. No line has
+//! the typed text, because people type passwords where e-mail addresses belong. The metrics count every failure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,10 +14,10 @@ use store::{Email, PasswordTry, Store, WrongPasswords};
 
 /// How long failures are summed up.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Accounts that are named in one window. Failures of further ones are summed up together.
+/// Max. accounts that are named in one window. Failures of further accounts are summed up together.
 const MAX_NAMED: usize = 16;
 
-/// Whose password was not right.
+/// The account whose password was wrong, and where it was typed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Subject {
     Named(PasswordTry, Option<Email>),
@@ -24,11 +25,11 @@ enum Subject {
     Others,
 }
 
-/// Failures that no line tells of yet.
+/// Failures that were not reported yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     count: u64,
-    /// Of the last one.
+    /// Of the last failure.
     address: Option<IpAddr>,
     several_addresses: bool,
 }
@@ -51,12 +52,12 @@ impl Tally {
     }
 }
 
-/// The rule, without a clock: somebody closes a window some time after it was opened.
+/// The rule, without a clock: the caller closes a window some time after it was opened.
 #[derive(Debug, Default)]
 struct Tallies(HashMap<Subject, Tally>);
 
 impl Tallies {
-    /// Counts a failure: a line to write at once, if any, and whether this has opened a window.
+    /// Counts a failure. Returns a line to write immediately, if any, and whether this has opened a window.
     fn add(&mut self, subject: Subject, address: IpAddr) -> (Option<WrongPasswords>, bool) {
         let opens = self.0.is_empty();
         if let Some(tally) = self.0.get_mut(&subject) {
@@ -74,7 +75,7 @@ impl Tallies {
         (None, opens)
     }
 
-    /// The lines of a window. Another one follows while there are any.
+    /// The lines of a window. Another window follows if there are any.
     fn close_window(&mut self) -> Vec<WrongPasswords> {
         self.0.retain(|_, tally| tally.count > 0);
         self.0.iter_mut().map(|(subject, tally)| std::mem::take(tally).line(subject)).collect()
@@ -98,7 +99,7 @@ impl WrongPasswordLog {
         if line.is_none() && !opens_window {
             return;
         }
-        // In a task of its own, so that it is written even if the client has left.
+        // In a separate task, so that it is written even if the client has disconnected.
         tokio::spawn(async move {
             if let Some(line) = line {
                 write(&store, &line).await;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_told_at_once_and_the_others_in_one_line() {
+    fn the_first_failure_is_reported_immediately_and_the_others_in_one_line() {
         let mut tallies = Tallies::default();
         let (line, opens) = tallies.add(subject(1), address(1));
         assert!(opens);
@@ -186,32 +187,32 @@ mod tests {
         let lines = tallies.close_window();
         assert_eq!((lines.len(), lines[0].count, lines[0].address.as_str()), (1, 9, "192.0.2.9 and others"));
         assert!(tallies.close_window().is_empty(), "the attack is over");
-        assert!(tallies.add(subject(1), address(1)).0.is_some(), "a new one is told at once");
+        assert!(tallies.add(subject(1), address(1)).0.is_some(), "a new attack is reported immediately");
     }
 
     proptest! {
-        /// However accounts are tried: every failure is in exactly one line, and a window has few lines.
+        /// In any order of attempts: every failure is in exactly one line, and a window has few lines.
         #[test]
-        fn all_failures_are_told_in_few_lines(
+        fn every_failure_is_reported_in_few_lines(
             windows in proptest::collection::vec(proptest::collection::vec(0..60usize, 0..200), 1..5),
         ) {
-            let (mut tallies, mut told, mut failed) = (Tallies::default(), 0, 0);
+            let (mut tallies, mut reported, mut failed) = (Tallies::default(), 0, 0);
             for window in windows {
                 let mut lines = 0;
                 for number in &window {
                     failed += 1;
                     if let (Some(line), _) = tallies.add(subject(*number), address(1)) {
-                        told += line.count;
+                        reported += line.count;
                         lines += 1;
                     }
                     prop_assert!(tallies.0.len() <= MAX_NAMED + 1);
                 }
                 for line in tallies.close_window() {
-                    told += line.count;
+                    reported += line.count;
                     lines += 1;
                 }
                 prop_assert!(lines <= 2 * (MAX_NAMED + 1));
-                prop_assert_eq!(told, failed);
+                prop_assert_eq!(reported, failed);
             }
         }
     }

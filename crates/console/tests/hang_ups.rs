@@ -1,9 +1,9 @@
-//! Callers that hang up, everywhere: pages, forms, the playground and a completion are sent over a connection in memory,
-//! which is dropped at each place where it waits, on both databases. After each drop no permit, no lease and no byte of
-//! a body is held, and PostgreSQL does nothing for the caller any more; the next caller is served at once; at last every
-//! row is there once.
+//! Callers that hang up at every await point: pages, forms, the playground and a completion are sent over an in-memory
+//! connection, which is dropped at each point where it waits, on both databases. After each drop, no permit, no lease and
+//! no byte of a body is held, PostgreSQL does no work for the caller, and the next caller is served immediately. In the
+//! end every row is there exactly once.
 //!
-//! The black-box suite found by random times what is looked for here at each place: a hang-up during `BEGIN` left the
+//! Random times in the black-box suite once found what is tested here systematically: a hang-up during `BEGIN` left the
 //! transaction open, with the lock of all changes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,9 +30,9 @@ use testbed::{Behaviour, Cluster, DatabaseWatch, FakeRuntime, chat_body, drop_wh
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use transport::{BaseUrl, ClientConnection, Site};
 
-/// Much longer than what is "at once" here: whoever has to wait for it is found out.
+/// Much longer than `PROMPTLY`, so that a test that waits for it fails.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
-const AT_ONCE: Duration = Duration::from_secs(8);
+const PROMPTLY: Duration = Duration::from_secs(8);
 const CONNECTIONS: usize = 2;
 const DAY: Duration = Duration::from_secs(86_400);
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -40,21 +40,21 @@ const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PIPE_BYTES: usize = 1024 * 1024;
 
 #[tokio::test]
-async fn every_request_can_be_dropped_wherever_it_waits_on_sqlite() {
+async fn every_request_can_be_dropped_at_every_await_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let database = Database::Sqlite(folder.path().join("test.db"));
     World::new(&database).await.drop_everything(None).await;
 }
 
 #[tokio::test]
-async fn every_request_can_be_dropped_wherever_it_waits_on_postgres() {
+async fn every_request_can_be_dropped_at_every_await_on_postgres() {
     let url = Cluster::shared().create_database();
     let watch = DatabaseWatch::new(&url).await;
     let settings = PostgresSettings { url: url.parse().unwrap(), connections: CONNECTIONS, timeout: DATABASE_TIMEOUT };
     World::new(&Database::Postgres(settings)).await.drop_everything(Some(watch)).await;
 }
 
-/// API and console over one database, and somebody who is signed in.
+/// API and console over one database, with a signed-in person.
 struct World {
     store: Arc<Store>,
     writer: LedgerWriter,
@@ -64,7 +64,7 @@ struct World {
     console_worker: console::Worker,
     key: ApiKey,
     session: String,
-    /// In the forms of whoever has that session.
+    /// The CSRF token of that session.
     form_token: String,
     _runtime: FakeRuntime,
 }
@@ -94,6 +94,7 @@ impl World {
             passwords: true,
             keys_per_person: 100,
             identity_provider: None,
+            webhook: false,
         };
         let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
 
@@ -160,7 +161,7 @@ impl World {
         all
     }
 
-    /// Sends a request, and drops the connection when it was pending for that many times; the response, if it is done
+    /// Sends a request, and drops the connection after it was pending `times` times. Returns the response if it is complete
     /// before.
     async fn send(&self, request: &SiteRequest, times: usize, pause: Duration) -> Option<String> {
         match request.site {
@@ -170,7 +171,7 @@ impl World {
     }
 
     async fn respond(&self, request: &SiteRequest) -> String {
-        let responded = tokio::time::timeout(AT_ONCE, self.send(request, usize::MAX, Duration::ZERO)).await;
+        let responded = tokio::time::timeout(PROMPTLY, self.send(request, usize::MAX, Duration::ZERO)).await;
         responded.unwrap_or_else(|_| panic!("no response: {}", request.line)).unwrap()
     }
 
@@ -179,7 +180,7 @@ impl World {
         for request in self.requests() {
             for pause in [Duration::ZERO, Duration::from_millis(2)] {
                 for times in 1.. {
-                    let place = format!("{}, dropped when it was pending for the {times}. time", request.line);
+                    let place = format!("{}, dropped when pending for the {times}. time", request.line);
                     if let Some(response) = self.send(&request, times, pause).await {
                         let is_done = response.starts_with("HTTP/1.1 200 ") || response.starts_with("HTTP/1.1 303 ");
                         assert!(is_done, "{}: {response}", request.line);
@@ -188,18 +189,18 @@ impl World {
                     dropped += 1;
                     self.assert_nothing_is_left(&place).await;
                     if let Some(watch) = &watch {
-                        watch.assert_nothing_is_left(&place, AT_ONCE).await;
+                        watch.assert_nothing_is_left(&place, PROMPTLY).await;
                         let open = watch.connections().await;
                         assert!(open <= CONNECTIONS as i64 + 3, "{open} connections after {place}");
                     }
                 }
             }
-            // A change, so that a lock which is still held would be noticed.
+            // A change fails if a lock is still held.
             let next = self.respond(&self.form("/account/name", "name=Ada")).await;
             assert!(next.starts_with("HTTP/1.1 303 "), "after {}: {next}", request.line);
         }
         println!("{dropped} requests were dropped");
-        // SQLite answers at once: there a page never waits.
+        // Pages never wait for SQLite.
         assert!(dropped > if watch.is_some() { 2 * self.requests().len() } else { 0 });
         self.assert_every_row_is_there_once().await;
     }
@@ -212,7 +213,7 @@ impl World {
             if held == (0, 0, 0) {
                 return;
             }
-            assert!(began.elapsed() < AT_ONCE, "after {after}: permits, bytes and leases {held:?}");
+            assert!(began.elapsed() < PROMPTLY, "after {after}: permits, bytes and leases {held:?}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -240,7 +241,7 @@ impl World {
         let report = self.store.usage(&operator, &everything).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, rows.len() as u64);
         let closed = rows.iter().filter(|row| row.status == 499).count();
-        println!("{} rows, {closed} of them of callers who hung up", rows.len());
+        println!("{} rows, {closed} of them from callers that hung up", rows.len());
         assert!(closed > 0);
     }
 }
@@ -268,7 +269,7 @@ impl SiteRequest {
     }
 }
 
-/// Serves one request over a connection in memory.
+/// Serves one request over an in-memory connection.
 async fn exchange<S: Site>(worker: &S::Worker, request: &SiteRequest, times: usize, pause: Duration) -> Option<String> {
     let (mut client, server) = tokio::io::duplex(PIPE_BYTES);
     client.write_all(&request.bytes).await.unwrap();

@@ -1,6 +1,6 @@
-//! Prints how fast texts are encoded, and how similar the first is to the others.
+//! Prints the time of encoding texts, and the similarity of the first text to the others.
 //!
-//!     cargo run --release -p encoder --example encode -- WHEEL TEXT…
+//!     cargo run --profile quick -p encoder --example encode -- WHEEL TEXT…
 use std::time::Instant;
 
 fn main() {

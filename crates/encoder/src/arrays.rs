@@ -1,4 +1,4 @@
-//! Arrays as NumPy stores them: an archive (`.npz`) with a file for each (`.npy`).
+//! Arrays in NumPy's format: an archive (`.npz`) with a file for each array (`.npy`).
 
 use std::io::{Cursor, Read, Seek};
 
@@ -7,7 +7,7 @@ use zip::ZipArchive;
 
 use crate::EncoderError;
 
-/// No entry of the package is larger when it is unpacked.
+/// Larger than any unpacked entry of the package.
 const MAX_ENTRY_BYTES: u64 = 64 << 20;
 
 pub(crate) fn entry(archive: &mut ZipArchive<impl Read + Seek>, name: &str) -> Result<Vec<u8>, EncoderError> {
@@ -39,18 +39,18 @@ impl Arrays {
 
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Array2<f32>, EncoderError> {
         let numbers = self.vector(name, rows * columns)?;
-        Array2::from_shape_vec((rows, columns), numbers).map_err(|_| EncoderError::Invalid("a matrix has another size"))
+        Array2::from_shape_vec((rows, columns), numbers).map_err(|_| EncoderError::Invalid("a matrix has a wrong size"))
     }
 
-    /// The numbers of an array of this type, which takes that many bytes.
+    /// The numbers of an array of this type and size in bytes.
     fn read(&mut self, name: &str, kind: &str, bytes: usize) -> Result<Vec<u8>, EncoderError> {
         let file = entry(&mut self.0, &format!("{name}.npy"))?;
         let header = file.len().checked_sub(bytes).filter(|length| *length >= 10);
-        let (header, numbers) = file.split_at(header.ok_or(EncoderError::Invalid("an array has another size"))?);
+        let (header, numbers) = file.split_at(header.ok_or(EncoderError::Invalid("an array has a wrong size"))?);
         let header = String::from_utf8_lossy(header);
         match header.contains(&format!("'descr': '{kind}'")) && header.contains("'fortran_order': False") {
             true => Ok(numbers.to_vec()),
-            false => Err(EncoderError::Invalid("an array has another type")),
+            false => Err(EncoderError::Invalid("an array has a wrong type")),
         }
     }
 }

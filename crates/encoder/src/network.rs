@@ -1,8 +1,8 @@
-//! The network: three branches look at each token with its neighbours (in windows of 2, 3 and 5), what they find is summed
-//! over the text, and four more layers make the vector of the sum.
+//! The network: three branches compute features of each token and its neighbours (in windows of 2, 3 and 5). The features
+//! are summed over the text, and four more layers turn the sum into the vector.
 //!
-//! A branch's first layer is a sum over the window of products that depend on one token each. So these are computed once for
-//! each different token of a group of texts.
+//! A branch's first layer sums products over the window that depend on one token each. So they are computed once for each
+//! distinct token of a group of texts.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,18 @@ use ndarray::{Array1, Array2, ArrayView2, Axis, Slice};
 use crate::arrays::Arrays;
 use crate::{DIMENSIONS, EncoderError};
 
-/// The table's rows lie in parts, in turns; each part has a scale and a lowest value.
+/// The table's rows are distributed over parts in turn. Each part has a scale and a lowest value.
 const PARTS: usize = 17;
 const ROWS_PER_PART: usize = 7530;
-/// Numbers of a branch.
+/// Features of a branch.
 const WIDTH: usize = 256;
-/// The size of a window, and how many of its tokens are before the one that is looked at.
+/// The size of a window, and the number of its tokens before the current one.
 const WINDOWS: [(usize, usize); 3] = [(2, 0), (3, 1), (5, 2)];
-/// A window reaches that far, so texts lie that far apart.
+/// The reach of a window to either side, and so the number of empty rows between texts.
 const MARGIN: usize = 2;
 const FEATURES: usize = DIMENSIONS + WINDOWS.len() * WIDTH;
 const HIDDEN: usize = 320;
-/// Texts are computed in groups of about that many tokens, which bounds the memory.
+/// Texts are computed in groups of about this number of tokens, which bounds the memory.
 const GROUP_TOKENS: usize = 4096;
 
 pub(crate) struct Network {
@@ -33,7 +33,7 @@ pub(crate) struct Network {
     branches: Vec<Branch>,
     norm: Norm,
     sum: Dense,
-    /// In the order in which they are applied: see `vectors`.
+    /// In order of use in `vectors`.
     layers: [Array2<f32>; 6],
 }
 
@@ -59,11 +59,11 @@ struct Norm {
     epsilon: f32,
 }
 
-/// A group of texts whose tokens lie in rows, one after the other, with empty rows between two texts.
+/// A group of texts with one row for each token, and empty rows between two texts.
 struct Group {
-    /// The different tokens.
+    /// The distinct tokens.
     tokens: Vec<u32>,
-    /// For each row the index of its token.
+    /// For each row, the index of its token; `None` for empty rows.
     rows: Vec<Option<usize>>,
     /// The rows of each text.
     texts: Vec<std::ops::Range<usize>>,
@@ -210,7 +210,7 @@ impl Network {
 }
 
 impl Branch {
-    /// What it finds for each row of the group.
+    /// The features of each row of the group.
     fn apply(&self, group: &Group, embeddings: &Array2<f32>) -> Array2<f32> {
         let mut projected = embeddings.dot(&self.projection.weights) + &self.projection.bias;
         for mut row in projected.rows_mut() {

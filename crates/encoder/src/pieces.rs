@@ -1,18 +1,18 @@
-//! Splits a text into the pieces of a SentencePiece model (unigram): those whose scores sum up to the most. Time is linear in
-//! the text's length.
+//! Splits a text into the pieces of a SentencePiece model (unigram) with the highest sum of scores. The time is linear
+//! in the text's length.
 
 use unicode_normalization::UnicodeNormalization;
 
 use crate::EncoderError;
 
-/// As SentencePiece writes a space; every word begins with one.
+/// SentencePiece's character for a space; every word begins with one.
 const SPACE: char = '▁';
 const UNKNOWN: u32 = 0;
 const BEGIN: u32 = 1;
 const END: u32 = 2;
-/// How much less than the worst piece a character counts that is in no piece.
+/// The score of a character without a piece is lower than the lowest score of a piece by this.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// A longer text is cut: a vector says little about it.
+/// A longer text is truncated, because one vector represents it poorly.
 const MAX_TOKENS: usize = 512;
 const MAX_CHARS: usize = 4 * MAX_TOKENS;
 
@@ -23,13 +23,13 @@ struct Piece {
 }
 
 pub(crate) struct Pieces {
-    /// By their bytes.
+    /// Sorted by their bytes.
     sorted: Vec<Piece>,
     unknown_score: f32,
 }
 
 impl Pieces {
-    /// Reads the file, whose messages of field 1 are the pieces, with their text in field 1 and their score in field 2.
+    /// Reads the file. Its messages in field 1 are the pieces, with their text in field 1 and their score in field 2.
     pub(crate) fn parse(model: &[u8]) -> Result<Self, EncoderError> {
         let mut sorted = Vec::new();
         for (field, value) in Fields(model).collect::<Option<Vec<_>>>().ok_or(INVALID)? {
@@ -63,7 +63,7 @@ impl Pieces {
         if text.is_empty() {
             return vec![UNKNOWN];
         }
-        // For each place in the text: the best score of what is before it, and the last piece of that with its start.
+        // For each position: the best score of the text before it, and the start and id of the last piece of that split.
         let mut best: Vec<(f32, usize, u32)> = vec![(f32::NEG_INFINITY, 0, UNKNOWN); text.len() + 1];
         best[0].0 = 0.0;
         for (start, character) in text.char_indices() {
@@ -92,7 +92,7 @@ impl Pieces {
         tokens
     }
 
-    /// Every piece that the text begins with, shortest first.
+    /// Calls `found` for every piece that the text begins with, shortest first.
     fn prefixes<'a>(&'a self, text: &[u8], mut found: impl FnMut(&'a Piece)) {
         let mut rest = &self.sorted[..];
         for (length, byte) in text.iter().enumerate() {
@@ -108,9 +108,9 @@ impl Pieces {
     }
 }
 
-const INVALID: EncoderError = EncoderError::Invalid("its pieces of words cannot be read");
+const INVALID: EncoderError = EncoderError::Invalid("its word pieces cannot be read");
 
-/// In compatibility form, with one space before each word.
+/// Normalizes to NFKC, with one space before each word.
 fn normalize(text: &str) -> String {
     let mut normalized = String::with_capacity(text.len() + 8);
     let composed: String =
@@ -122,7 +122,7 @@ fn normalize(text: &str) -> String {
     normalized
 }
 
-/// The fields of a message in protobuf's encoding; `None` where it is not one.
+/// The fields of a message in protobuf's encoding; `None` for invalid data.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -205,12 +205,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_that_are_no_model_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Pieces::parse(&bytes);
         }
 
         #[test]
-        fn a_model_that_is_cut_is_an_error_or_has_fewer_pieces(end in 0..80_usize) {
+        fn a_truncated_model_is_an_error_or_has_fewer_pieces(end in 0..80_usize) {
             let model = model(&[("▁a", -2.0), ("b", -3.0), ("c", -3.0)]);
             if let Ok(pieces) = Pieces::parse(&model[..end.min(model.len())]) {
                 prop_assert!(pieces.sorted.len() <= 3);

@@ -6,8 +6,8 @@
 //! The tree decides what is shared and what is evicted; what the context has to do comes out as `CellOp`s. Nothing here
 //! knows llama.cpp.
 //!
-//! How long an answer takes tells whether its prompt's beginning was there. So prefixes are shared within a scope only:
-//! by everyone, or by a person's or a key's requests.
+//! The response time reveals whether the beginning of a prompt was cached. So prefixes are shared only within a scope:
+//! everyone's requests, a person's or a key's.
 //!
 //! A running sequence consists of a path and a tail. The path is its prompt without the last token; it lies in the tree
 //! and can be shared even before it is computed. The tail is the prompt's last token, which every request has to
@@ -41,7 +41,7 @@ const END: usize = usize::MAX;
 type NodeId = usize;
 const ROOT: NodeId = 0;
 
-/// Who shares prefixes with each other. Opaque.
+/// Requests with the same scope share prefixes. Opaque.
 pub(crate) type Scope = Arc<str>;
 
 /// A run of tokens that is common to all paths through it.
@@ -329,7 +329,7 @@ impl PrefixCache {
         let (mut node, mut rest) = (tip, tail);
         while let Some(first) = rest.first() {
             let Some(child) = self.child(scope, node, *first) else {
-                // This sequence holds the cells of the former leaf from now on.
+                // From now on this sequence holds the cells of the former leaf.
                 if let Some(holder) = self.nodes[node].holder.take() {
                     self.retire(holder, ops);
                 }
@@ -351,7 +351,7 @@ impl PrefixCache {
         node
     }
 
-    /// Removes tokens that no sequence will compute any more, from a node upwards. Returns where the path ends now.
+    /// Removes tokens that no sequence will compute, from a node upwards. Returns the new end of the path.
     fn prune(&mut self, tip: NodeId) -> NodeId {
         let mut at = tip;
         while at != ROOT && self.nodes[at].running.is_empty() && !self.nodes[at].is_complete() {

@@ -1,11 +1,11 @@
-//! How much of the CPUs this process got, and how much nobody used.
+//! CPU time of this process, and busy and idle time of the machine.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Measures this process's CPU time beside the time that passes.
+/// Measures elapsed time and this process's CPU time.
 pub(crate) struct CpuClock {
     began: Instant,
     cpu: Duration,
@@ -16,12 +16,12 @@ impl CpuClock {
         Self { began: Instant::now(), cpu: cpu_time() }
     }
 
-    /// Time that has passed, and CPU time of all threads of this process.
+    /// Elapsed time, and CPU time of all threads of this process.
     pub(crate) fn elapsed(&self) -> (Duration, Duration) {
         (self.began.elapsed(), cpu_time().saturating_sub(self.cpu))
     }
 
-    /// Which part of the time of so many CPUs this process got.
+    /// The fraction of the time of `cpus` CPUs that this process got.
     pub(crate) fn share_of(&self, cpus: usize) -> f64 {
         let (passed, cpu) = self.elapsed();
         cpu.as_secs_f64() / (passed.as_secs_f64() * cpus as f64).max(f64::MIN_POSITIVE)
@@ -37,14 +37,14 @@ fn cpu_time() -> Duration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MachineTime {
     pub(crate) idle: Duration,
-    /// Taken by any process or by the system. What a host took from a virtual machine is neither busy nor idle.
+    /// Used by processes and the system. Time that a host takes from a virtual machine is neither busy nor idle.
     pub(crate) busy: Duration,
     pub(crate) cpus: usize,
 }
 
 impl MachineTime {
-    /// `None` where the system does not say.
-    /// Of the control group if that has a quota, as in a container; otherwise of the machine.
+    /// Of the control group if that has a quota, as in a container; otherwise of the machine. `None` if the system does not
+    /// report it.
     pub(crate) fn now() -> Option<Self> {
         Self::of_group().or_else(|| {
             Self::parse(&std::fs::read_to_string("/proc/stat").ok()?, rustix::param::clock_ticks_per_second())

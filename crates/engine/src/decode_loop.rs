@@ -1,5 +1,5 @@
-//! The thread that computes: one `worker` after the other, since a tuning that was done on a busy machine is done again
-//! once it is quiet.
+//! The decoding thread. It runs one `worker` after another, because a tuning from a busy machine is repeated once the
+//! machine is quiet.
 
 use std::cell::RefCell;
 use std::sync::{Arc, mpsc};
@@ -9,7 +9,7 @@ use crate::model::Model;
 use crate::scheduler::Limits;
 use crate::threads::Threads;
 use crate::tuning::{self, Trial, Tuning, TuningFile};
-use crate::worker::{Ended, Message, Patience, Stats, Worker};
+use crate::worker::{Ended, IdleLimit, Message, Stats, Worker};
 use crate::{EngineError, Progress, Settings};
 
 /// Computes all requests, on the thread that calls `run`.
@@ -30,24 +30,24 @@ impl DecodeLoop {
     /// sequence then takes twice as long.
     pub fn run(mut self) -> Result<(), EngineError> {
         let (mut requests, mut waiting) = (self.requests, None);
-        let mut patience = if self.tuning.quiet { Patience::Endless } else { Patience::Quiet(MIN_QUIET) };
+        let mut idle_limit = if self.tuning.quiet { IdleLimit::Unlimited } else { IdleLimit::Quiet(MIN_QUIET) };
         loop {
             let choice = self.tuning.choice;
             let decoder = self.model.decoder(self.limits.shape(), choice)?;
             let threads = Threads::new(choice.threads);
             let mut worker = Worker::new(&self.model, decoder, threads, self.limits, requests, self.stats.clone());
             waiting.into_iter().for_each(|message| worker.receive(message));
-            requests = match worker.run(patience).map_err(|error| EngineError::Decode(error.to_string()))? {
+            requests = match worker.run(idle_limit).map_err(|error| EngineError::Decode(error.to_string()))? {
                 Ended::EverySenderIsDropped => return Ok(()),
                 Ended::MachineIsQuiet(requests) => requests,
             };
             let mut progress = UntilRequested { requests: &requests, first: RefCell::new(None) };
             let tuned = tuning::tune(&self.model, self.tuning.key().clone(), &mut progress);
-            patience = match (&tuned, patience) {
-                // Whoever interrupted it had to wait for a moment: that must not happen time and again.
-                (None, Patience::Quiet(time)) => Patience::Quiet((2 * time).min(MAX_QUIET)),
-                // Once is enough, even if the figures are no better: on some virtual machines they never are.
-                _ => Patience::Endless,
+            idle_limit = match (&tuned, idle_limit) {
+                // The request that interrupted it had to wait. The next attempt comes later, so that this stays rare.
+                (None, IdleLimit::Quiet(time)) => IdleLimit::Quiet((2 * time).min(MAX_QUIET)),
+                // Not repeated again even if the figures are no better: on some virtual machines they never are.
+                _ => IdleLimit::Unlimited,
             };
             if let Some(tuning) = tuned {
                 tracing::info!(settings = %tuning.choice, "tuned again, because the machine was busy the first time");
@@ -63,11 +63,11 @@ impl DecodeLoop {
     }
 }
 
-/// How long nothing was requested before a distrusted tuning is done again.
+/// How long the machine must be quiet before a tuning from a busy machine is repeated.
 const MIN_QUIET: Duration = Duration::from_secs(5);
 const MAX_QUIET: Duration = Duration::from_secs(600);
 
-/// Tunes without a word, until somebody requests something.
+/// Reports no progress, and interrupts the tuning when a request arrives.
 struct UntilRequested<'a> {
     requests: &'a mpsc::Receiver<Message>,
     first: RefCell<Option<Message>>,

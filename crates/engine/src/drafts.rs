@@ -1,16 +1,16 @@
-//! Guesses how a completion goes on, from what its conversation has said before: grounded answers copy their sources, and
-//! turns repeat themselves. Guesses are computed together with the token before them, as a draft; what is sampled after
-//! each is the same as without, so a draft changes nothing but time.
+//! Guesses how a completion continues from the conversation so far: grounded answers copy their sources, and turns
+//! repeat themselves. Guesses are computed together with the token before them, as a draft. The sampled tokens are the
+//! same as without a draft; only the time differs.
 
 use std::collections::HashMap;
 
 use crate::cache::Token;
 
-/// The number of tokens that have to be the same as earlier ones before their successors are a guess.
+/// The number of tokens that must match earlier ones before their successors become a guess.
 const CONTEXT: usize = 3;
 /// A sequence with its draft fills one tile of the products.
 const MAX_DRAFT: usize = 7;
-/// How much the last guess counts beside all before it.
+/// The weight of the latest guess in the accuracy.
 const NEWEST: f64 = 0.25;
 
 /// How long a step takes: with one token, and for each further one.
@@ -20,11 +20,12 @@ pub(crate) struct StepSeconds {
     pub(crate) further: f64,
 }
 
-/// The tokens of a request, and where each group of them was last followed by another one.
+/// The tokens of a request, and the position after the last occurrence of each group of `CONTEXT` tokens.
 pub(crate) struct Drafts {
     tokens: Vec<Token>,
     successors: HashMap<[Token; CONTEXT], usize>,
-    /// The share of guesses that were right lately, drafted or not. A request has to earn its first draft.
+    /// The fraction of recent guesses that were right, drafted or not. It starts at 0, so a request gets its first draft
+    /// only after right guesses.
     accuracy: f64,
 }
 
@@ -55,14 +56,14 @@ impl Drafts {
         self.tokens.push(token);
     }
 
-    /// What followed the last tokens when they came up before.
+    /// The tokens that followed the previous occurrence of the last `CONTEXT` tokens.
     fn guess(&self) -> &[Token] {
         let successor = self.tokens.last_chunk::<CONTEXT>().and_then(|context| self.successors.get(context));
         successor.map_or(&[], |at| &self.tokens[*at..])
     }
 
-    /// The tokens that are worth computing beside `others` tokens of a step: as many as make the most tokens per second, by
-    /// how often guesses were right.
+    /// The guessed tokens that are worth computing beside `others` tokens of a step: as many as give the most tokens per
+    /// second at the accuracy so far.
     pub(crate) fn draft(&self, others: usize, seconds: StepSeconds, max: usize) -> &[Token] {
         let guess = self.guess();
         let guess = &guess[..guess.len().min(MAX_DRAFT).min(max)];
@@ -83,7 +84,7 @@ mod tests {
     const SECONDS: StepSeconds = StepSeconds { first: 0.1, further: 0.01 };
 
     #[test]
-    fn what_was_said_before_is_drafted_once_guesses_have_been_right() {
+    fn repeated_text_is_drafted_once_guesses_have_been_right() {
         let prompt: Vec<Token> = (0..50).collect();
         let mut drafts = Drafts::new(&prompt);
         for token in [10, 11, 12] {
@@ -95,22 +96,22 @@ mod tests {
             drafts.push(token);
         }
         assert_eq!(*drafts.draft(0, SECONDS, 9), (20..20 + MAX_DRAFT as Token).collect::<Vec<_>>());
-        assert_eq!(*drafts.draft(0, SECONDS, 2), [20, 21], "no more than there may be");
+        assert_eq!(*drafts.draft(0, SECONDS, 2), [20, 21], "at most `max` tokens");
         for token in [90, 20, 21, 91, 22, 23, 92] {
             drafts.push(token);
         }
-        assert!(drafts.guess().is_empty(), "these have not come up together");
+        assert!(drafts.guess().is_empty(), "these tokens have not occurred together");
     }
 
     #[test]
-    fn wrong_guesses_end_drafts_and_so_do_many_others() {
+    fn wrong_guesses_end_drafts_and_so_do_many_other_tokens() {
         let mut drafts = Drafts::new(&[]);
         for token in (0..60).map(|at| at % 5) {
             drafts.push(token);
         }
         assert!(!drafts.draft(0, SECONDS, 9).is_empty());
         let costly = StepSeconds { first: 0.01, further: 0.01 };
-        assert!(drafts.draft(30, costly, 9).is_empty(), "a token of a draft takes as long as any other");
+        assert!(drafts.draft(30, costly, 9).is_empty(), "a drafted token takes as long as any other");
         for at in 0..43 {
             drafts.push([0, 1, 2, 70 + at][at as usize % 4]);
         }

@@ -1,5 +1,5 @@
-//! The engine with an embedding model: `POST /v1/embeddings`, one text after the other on the thread that owns the model;
-//! `GET /v1/models` and `GET /health`.
+//! The engine with an embedding model: `POST /v1/embeddings`, `GET /v1/models` and `GET /health`. Texts are embedded one
+//! after another on the thread that owns the model.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -15,7 +15,7 @@ use crate::http_api::{Api, HttpResponse, MAX_BODY_BYTES, bad_request, json, serv
 use crate::model::embedding::EmbeddingModel;
 use crate::{EngineError, Frontend};
 
-/// Texts of a request.
+/// Per request.
 const MAX_TEXTS: usize = 256;
 
 /// A model that turns texts into vectors.
@@ -24,7 +24,7 @@ pub struct EmbeddingEngine {
     jobs: mpsc::Receiver<Job>,
 }
 
-/// Texts whose vectors somebody waits for.
+/// The texts of a request, and the channel for their vectors.
 struct Job {
     texts: Vec<String>,
     respond_to: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
@@ -33,7 +33,7 @@ struct Job {
 impl EmbeddingEngine {
     pub fn load(path: &Path) -> Result<(Self, Frontend), EngineError> {
         let model = EmbeddingModel::load(path)?;
-        model.embedder()?; // a model that makes no vectors is refused before anything is served
+        model.embedder()?; // rejects a model that makes no vectors before anything is served
         let (sender, jobs) = mpsc::channel();
         let api = EmbeddingsApi { name: model.name(), jobs: sender };
         Ok((Self { model, jobs }, Frontend(Arc::new(Api::Embeddings(api)))))
@@ -107,7 +107,7 @@ impl EmbeddingsApi {
     async fn embed(&self, request: Request<Incoming>) -> HttpResponse {
         let body = match Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(_) => return bad_request("The body broke off, or is too large."),
+            Err(_) => return bad_request("The body is incomplete or too large."),
         };
         let Some(texts) = texts(&body) else {
             return bad_request("`input` must be a text, or up to 256 texts, none of them empty.");

@@ -1,4 +1,4 @@
-//! A model that is ready to serve, and how much it can serve at a time.
+//! A model that is ready to serve, and its limits.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
@@ -20,21 +20,21 @@ use crate::tuning::Tuning;
 use crate::worker::Stats;
 use crate::{EngineError, Frontend, Settings};
 
-/// Sequences of the context for running and finished requests. One more is used to check that it decodes.
+/// Sequences of the context for running and finished requests. One more is for decode checks.
 const MAX_SEQUENCES: u16 = 127;
 const MAX_SEQUENCES_ON_GPU: u16 = 255;
 const DEFAULT_RUNNING: usize = 24;
 const DEFAULT_RUNNING_ON_GPU: usize = 128;
 const MAX_STEP_TOKENS: usize = 512;
-/// More cells than this are of no use by default.
+/// More cells than this bring no benefit by default.
 const DEFAULT_MAX_CELLS: usize = 16_384;
-/// What a cell of another sequence costs for each token that passes it by, as measured on a current x86-64 core: with our
-/// attention for the mask and for each head of the cache, with the library's for each head.
+/// The cost of a cell of another sequence for each token that skips it, measured on a current x86-64 core: for its mask
+/// entry, and for each head of the cache with our attention and with the library's.
 const SECONDS_PER_MASK_ENTRY: f64 = 1e-9;
 const SECONDS_PER_HIDDEN_CELL: f64 = 0.05e-9;
 const SECONDS_PER_HIDDEN_CELL_OF_LIBRARY: f64 = 2.5e-9;
-/// A GPU computes attention for hidden cells, too, this much slower than the products of weights (estimated from
-/// steps on an H200).
+/// A GPU also computes attention for hidden cells, slower than products of weights by this factor (estimated from steps
+/// on an H200).
 const ATTENTION_ON_GPU: f64 = 1.5;
 
 /// A loaded and tuned model.
@@ -44,12 +44,12 @@ pub struct Engine {
     pub(crate) model: Arc<Model>,
     pub(crate) template: ChatTemplate,
     pub(crate) tuning: Tuning,
-    /// Whether this start did the tuning.
+    /// Whether the model was tuned during this start.
     pub tuned_now: bool,
 }
 
 impl Engine {
-    /// Which GPUs compute what, if any do.
+    /// Which layers are on which GPUs; `None` without GPUs.
     pub fn placement(&self) -> Option<&Placement> {
         self.placement.as_ref()
     }
@@ -58,12 +58,12 @@ impl Engine {
         &self.tuning
     }
 
-    /// How well the model predicts a text; less is better.
+    /// How well the model predicts a text; lower is better.
     pub fn perplexity(&self, text: &str) -> Result<f64, PerplexityError> {
         perplexity::perplexity(&self.model, self.tuning.choice, text)
     }
 
-    /// Roles whose messages are ended by text alone in a prompt, in words; none for most models.
+    /// Roles whose messages end by text alone in a prompt, as a list for people. `None` for most models.
     pub fn unmarked_roles(&self) -> Option<String> {
         let roles: Vec<_> = self.template.unmarked_roles().iter().map(|role| role.as_str()).collect();
         (!roles.is_empty()).then(|| roles.join(", "))
@@ -95,7 +95,7 @@ impl Engine {
         wanted.next_multiple_of(256)
     }
 
-    /// The two halves of a serving engine. Each runs on a thread of its own; the tokenizer's thread is started here.
+    /// The two halves of a serving engine, to be run on separate threads. Starts the tokenizer's thread.
     pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
         let stats = Arc::new(Stats::default());
         stats.threads.store(self.tuning.choice.threads, Relaxed);
@@ -135,7 +135,7 @@ impl Engine {
             Some(placement) => (MAX_SEQUENCES_ON_GPU, DEFAULT_RUNNING_ON_GPU, placement.step),
             None => (MAX_SEQUENCES, DEFAULT_RUNNING, MAX_STEP_TOKENS),
         };
-        let sequences = sequences.min(self.model.max_sequences() - 1); // one is used to check that it decodes
+        let sequences = sequences.min(self.model.max_sequences() - 1); // one is for decode checks
         Limits {
             cells: self.cells(),
             sequences,
@@ -144,7 +144,7 @@ impl Engine {
             max_step_tokens,
             pieces: self.tuning.pieces,
             seconds_per_prompt_token: seconds_per_token,
-            // After so many tokens, keeping a cell has cost as much as computing it again.
+            // After this many tokens, keeping a cell has cost as much as computing it again.
             max_prefix_ttl: (seconds_per_token / seconds_per_hidden_cell).clamp(64.0, 1e6),
             seconds_per_hidden_cell,
             sharing: self.settings.sharing,
@@ -154,7 +154,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// By what the tuning has measured with one sequence and with several.
+    /// From the tuning's measurements with one sequence and with several.
     fn step_seconds(&self) -> StepSeconds {
         let (speed, several) = (&self.tuning.speed, f64::from(trial::sequences(&self.model)));
         let (first, together) = (1.0 / speed.one, several / speed.together);
@@ -163,7 +163,7 @@ impl Engine {
 }
 
 impl Limits {
-    /// One sequence more than the scheduler uses, and room for it.
+    /// One sequence more than the scheduler uses, and cells for it.
     pub(crate) fn shape(&self) -> Shape {
         Shape { cells: self.cells + 256, sequences: self.sequences + 1, step: self.max_step_tokens }
     }

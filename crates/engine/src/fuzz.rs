@@ -1,8 +1,8 @@
-//! Conversations in the chat templates of the well-known model families, fuzzed: whatever messages say, the control
-//! tokens of the rendered prompt are the template's own, and no text is lost.
+//! Fuzzes conversations in the chat templates of the well-known model families: the control tokens of a rendered prompt
+//! are always the template's own, and no text is lost.
 //!
-//! The templates are ours, written after the formats that the families publish; what matters here is which control
-//! tokens they write, where they trim, and what they do to a content.
+//! The templates are ours, written after the formats that the families publish. They reproduce which control tokens are
+//! written, where white space is trimmed, and how a content is changed.
 
 use chat::Role;
 use fuzzer::{Target, magnitude};
@@ -123,7 +123,7 @@ fn letters(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// Roles by turns; a system message is first if the text begins with a control character.
+/// Alternating roles. A system message comes first if the text begins with U+0001.
 fn conversation(text: &str) -> Vec<(Role, String)> {
     let (first, text) = match text.strip_prefix('\u{1}') {
         Some(text) => (Role::System, text),
@@ -136,7 +136,7 @@ fn conversation(text: &str) -> Vec<(Role, String)> {
     };
     let contents = text.split('\u{1e}').take(6).enumerate();
     let mut messages: Vec<_> = contents.map(|(at, content)| (role(at), content.to_owned())).collect();
-    // Some templates have the system message only before a user's last one.
+    // Some templates write the system message only before the user's last message.
     if messages.last().is_some_and(|(role, _)| *role != Role::User) {
         messages.push((Role::User, "o".into()));
     }
@@ -179,7 +179,7 @@ fn templates() {
                 shapes.push((0, 0));
                 continue;
             };
-            // The same conversation about nothing.
+            // The same conversation with neutral contents.
             let neutral: Vec<_> = messages
                 .iter()
                 .map(|(role, content)| (*role, if content.trim().is_empty() { content.clone() } else { "o".into() }))
@@ -193,7 +193,7 @@ fn templates() {
                     Piece::Control(_) => None,
                 })
                 .collect();
-            // Templates may drop an assistant's reasoning. Nobody else's words are lost.
+            // Templates may drop an assistant's reasoning, but no other text.
             for (_, content) in messages.iter().filter(|(role, _)| *role != Role::Assistant) {
                 assert!(said.contains(&letters(content)), "{}: {content:?} is not in {said:?}", family.name);
             }

@@ -1,5 +1,5 @@
-//! Which GPUs compute, how much of a model they get, and how many cells fit beside it. Pure, except for asking the driver
-//! what there is.
+//! Which GPUs compute, how many layers of a model they get, and how many cells fit beside them. Pure, except for the
+//! driver's list of devices.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use crate::weights::WeightsChoice;
 /// Which GPUs may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GpuChoice {
-    /// Those that there are, if the model fits or a part of it does.
+    /// All GPUs, if at least one layer of the model fits.
     Auto,
     Off,
-    /// The one of that name.
+    /// The GPU of that name.
     Device(String),
-    /// So many layers, whatever fits.
+    /// This number of layers, even if they may not fit.
     Layers(u32),
 }
 
-/// A GPU that answers.
+/// An available GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// As llama.cpp counts devices.
+    /// llama.cpp's device index.
     pub(crate) index: usize,
-    /// Such as CUDA0.
+    /// For example CUDA0.
     pub name: String,
-    /// Such as NVIDIA H200.
+    /// For example NVIDIA H200.
     pub description: String,
     /// In bytes.
     pub free: u64,
@@ -42,40 +42,40 @@ impl fmt::Display for Card {
     }
 }
 
-/// What of a model is where.
+/// How many layers of a model are on which GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Never empty.
     pub cards: Vec<Card>,
-    /// Layers on them, the output layer included, of all.
+    /// Layers on the cards, of `all_layers`. Both include the output layer.
     pub layers: u32,
     pub all_layers: u32,
-    /// Cells for which there is room on the cards: their layers have a part of each.
+    /// Cells that fit on the cards, whose layers hold a part of each cell.
     pub(crate) max_cells: usize,
-    /// Tokens of a step at most.
+    /// The maximum of tokens in a step.
     pub(crate) step: usize,
-    /// Another form of the weights that may be faster, and for which there is room.
+    /// Another form of the weights that may be faster and fits.
     pub(crate) tried_form: Option<WeightsForm>,
 }
 
 impl Placement {
-    /// Whether CPUs do nothing but sample.
+    /// Whether the CPUs only sample.
     pub fn is_whole(&self) -> bool {
         self.layers == self.all_layers
     }
 
-    /// Leaves more room to everything else. False if there would be too few cells.
+    /// Leaves more memory for everything else. False if too few cells are left.
     pub(crate) fn halve_cells(&mut self) -> bool {
         self.max_cells /= 2;
         self.max_cells >= LEAST_CELLS
     }
 
-    /// Of all cards, in bytes.
+    /// The memory of all cards, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.cards.iter().map(|card| card.total).sum()
     }
 
-    /// What of it speed depends on.
+    /// What speed depends on, as a text: part of a tuning's key.
     pub(crate) fn kind(&self) -> String {
         let cards: Vec<_> = self.cards.iter().map(|card| card.description.as_str()).collect();
         format!("{}, {}", cards.join(", "), if self.is_whole() { "everything" } else { "a part" })
@@ -93,22 +93,22 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Why no GPU is used although one may be.
+/// Why no GPU is used although `engine.gpu` allows one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotUsed {
-    #[error("engine.gpu is {0}, and there is no GPU")]
+    #[error("engine.gpu is {0}, but there is no GPU")]
     NoGpu(String),
-    #[error("engine.gpu is {wanted}, and there are {}", .there.join(", "))]
+    #[error("engine.gpu is {wanted}, but the available GPUs are {}", .there.join(", "))]
     NoSuchDevice { wanted: String, there: Vec<String> },
-    #[error("not one layer of the model fits into what is free on {0}")]
+    #[error("no layer of the model fits into the free memory of {0}")]
     NotEnoughMemory(String),
 }
 
-/// What of a model counts here.
+/// The properties of a model that its placement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModelSize {
     pub(crate) bytes: u64,
-    /// How many weights.
+    /// The number of weights.
     pub(crate) parameters: u64,
     /// Without the output layer.
     pub(crate) layers: u32,
@@ -129,31 +129,32 @@ impl ModelSize {
         Self { bytes: self.parameters * bytes_of_32 / 32, ..self }
     }
 
-    /// With 16 bits for a weight, if that may be faster: where reading weights takes most of the time, it is not. Nothing is
-    /// lost by it: weights of at most 8 bits were rounded more.
+    /// With 16 bits per weight, if that may be faster: not where reading weights takes most of the time. Nothing is lost:
+    /// weights of at most 8 bits were rounded more.
     fn in_16_bits(self) -> Option<Self> {
         let wide = self.in_form(WeightsForm::Bf16);
         (wide.bytes <= MAX_WIDE && self.bytes < wide.bytes / 3 * 2).then_some(wide)
     }
 }
 
-/// The largest copy in 16 bits that is tried.
+/// The largest copy in 16 bits that is tried, in bytes.
 const MAX_WIDE: u64 = 1 << 30;
-/// Left to other programs on a card: the screen's, for one.
+/// Memory of a card that is left to other programs, such as the display's.
 const MIN_LEFT: u64 = 256 << 20;
 const LEFT_FRACTION: u64 = 16;
-/// For activations and what drivers need.
+/// Memory for activations and drivers.
 const SCRATCH: u64 = 256 << 20;
-/// A card likes large steps, but the scores of all tokens of a step need room.
+/// Large steps are faster on a card, but the scores of all tokens of a step need memory.
 const STEPS: [usize; 3] = [2048, 1024, 512];
 const MAX_SCORES_FRACTION: u64 = 8;
-/// More cells than this are of no use by default.
+/// More cells than this bring no benefit by default.
 const DEFAULT_MAX_CELLS: usize = 65_536;
 const MIN_CELLS: usize = 4096;
-/// A card with fewer than these is of no use.
+/// With fewer cells than this, the GPU is not used.
 const LEAST_CELLS: usize = 1024;
 
-/// Decides what of a model goes where, in which form. `None` if there is no GPU, or none is to be used.
+/// Decides how many layers of a model go to which GPUs, and in which form. `None` if there is no GPU, or none is to be
+/// used.
 pub(crate) fn place(
     choice: &GpuChoice,
     cards: &[Card],
@@ -219,7 +220,7 @@ fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Resul
     Ok(Some(Placement { cards, layers, all_layers, max_cells, step, tried_form: None }))
 }
 
-/// The GPUs that there are. If several libraries drive them, those of the best one.
+/// The available GPUs. If several libraries drive them, those of the first of CUDA, ROCm and Vulkan.
 pub(crate) fn cards() -> Vec<Card> {
     let devices = list_llama_ggml_backend_devices();
     let of_kind = |kind: LlamaBackendDeviceType, backend: &str| -> Vec<Card> {
@@ -283,16 +284,16 @@ mod tests {
         assert_eq!(tried(7 * GIB, LARGE, WeightsChoice::Auto), None, "reading it takes most of the time");
         let is_wide = ModelSize { bytes: 2 * SMALL.parameters, ..SMALL };
         assert_eq!(tried(7 * GIB, is_wide, WeightsChoice::Auto), None, "it has 16 bits already");
-        // All that is free: what is left to others, scratch memory and scores, cells, and some of the weights.
+        // The free memory: the part left to other programs, scratch memory and scores, cells, and some of the weights.
         let cells = MIN_CELLS as u64 * SMALL.cell_bytes;
         let tight = GIB / 2 + SCRATCH + 512 * 49_152 * 4 + cells + 2 * SMALL.bytes;
-        assert_eq!(tried(tight, SMALL, WeightsChoice::Auto), None, "there is no room");
+        assert_eq!(tried(tight, SMALL, WeightsChoice::Auto), None, "it does not fit");
         let form = super::place(&GpuChoice::Auto, &[card("CUDA0", tight, 8 * GIB)], SMALL, WeightsChoice::Bf16);
-        assert!(!form.unwrap().unwrap().is_whole(), "what is demanded is placed as it will be");
+        assert!(!form.unwrap().unwrap().is_whole(), "a required form is placed by its own size");
     }
 
     #[test]
-    fn a_model_that_fits_is_on_the_card_as_a_whole() {
+    fn a_model_that_fits_is_placed_on_the_card_as_a_whole() {
         let placed = place(&GpuChoice::Auto, &[card("CUDA0", 138 * GIB, 140 * GIB)], LARGE).unwrap().unwrap();
         assert!(placed.is_whole());
         assert_eq!((placed.layers, placed.step, placed.max_cells), (33, 2048, 131_072));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_does_not_fit_is_there_in_part() {
+    fn a_model_that_does_not_fit_is_placed_in_part() {
         let placed = place(&GpuChoice::Auto, &[card("CUDA0", 4 * GIB, 4 * GIB)], LARGE).unwrap().unwrap();
         assert!((15..25).contains(&placed.layers), "{placed}");
         assert!((MIN_CELLS..2 * MIN_CELLS).contains(&placed.max_cells), "{placed:?}");
@@ -310,9 +311,9 @@ mod tests {
     }
 
     #[test]
-    fn a_card_without_room_is_not_used_and_the_reason_is_told() {
-        let told = place(&GpuChoice::Auto, &[card("CUDA0", GIB / 4, 8 * GIB)], LARGE).unwrap_err().to_string();
-        assert_eq!(told, "not one layer of the model fits into what is free on A card (CUDA0, 0.2 of 8.0 GiB free)");
+    fn a_card_without_free_memory_is_not_used_and_the_reason_is_reported() {
+        let reason = place(&GpuChoice::Auto, &[card("CUDA0", GIB / 4, 8 * GIB)], LARGE).unwrap_err().to_string();
+        assert_eq!(reason, "no layer of the model fits into the free memory of A card (CUDA0, 0.2 of 8.0 GiB free)");
     }
 
     #[test]
@@ -320,13 +321,14 @@ mod tests {
         let two = [card("CUDA0", 8 * GIB, 8 * GIB), card("CUDA1", 8 * GIB, 8 * GIB)];
         let named = |name: &str| place(&GpuChoice::Device(name.into()), &two, SMALL);
         assert_eq!(named("cuda1").unwrap().unwrap().cards, [two[1].clone()]);
-        assert_eq!(named("Vulkan0").unwrap_err().to_string(), "engine.gpu is Vulkan0, and there are CUDA0, CUDA1");
+        let unknown = named("Vulkan0").unwrap_err().to_string();
+        assert_eq!(unknown, "engine.gpu is Vulkan0, but the available GPUs are CUDA0, CUDA1");
         let none = place(&GpuChoice::Device("CUDA0".into()), &[], SMALL).unwrap_err().to_string();
-        assert_eq!(none, "engine.gpu is CUDA0, and there is no GPU");
+        assert_eq!(none, "engine.gpu is CUDA0, but there is no GPU");
     }
 
     #[test]
-    fn layers_are_as_many_as_were_wanted() {
+    fn the_requested_number_of_layers_is_placed() {
         let one = [card("CUDA0", 8 * GIB, 8 * GIB)];
         let layers = |wanted| place(&GpuChoice::Layers(wanted), &one, SMALL).unwrap().map(|placed| placed.layers);
         assert_eq!((layers(0), layers(7), layers(99)), (None, Some(7), Some(31)));
@@ -336,7 +338,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_placed_fits_with_room_for_others(
+        fn a_placement_fits_and_leaves_memory_to_other_programs(
             free in prop_oneof![0..4 * GIB, 0..200 * GIB],
             taken in 0..8 * GIB,
             bytes in prop_oneof![GIB / 64..GIB, GIB / 10..100 * GIB],

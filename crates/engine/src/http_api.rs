@@ -42,7 +42,7 @@ pub(crate) struct HttpApi {
     /// Tokens that a prompt and its completion may have together.
     pub(crate) context: usize,
     pub(crate) cells: usize,
-    /// Roles whose messages are ended by text alone, in words.
+    /// Roles whose messages end by text alone, as a list for people.
     pub(crate) unmarked_roles: Option<String>,
     pub(crate) placement: Option<Placement>,
     pub(crate) queue_timeout: Duration,
@@ -52,7 +52,7 @@ pub(crate) struct HttpApi {
 
 pub(crate) type HttpResponse = Response<Full<Bytes>>;
 
-/// What responds to requests.
+/// By kind of model.
 pub(crate) enum Api {
     Chat(HttpApi),
     Embeddings(EmbeddingsApi),
@@ -73,7 +73,7 @@ pub(crate) async fn serve(api: Arc<Api>, stream: impl AsyncRead + AsyncWrite + U
     }
 }
 
-/// The response carries the id of its request, so that the service can tell whose it is.
+/// Copies the request's id to the response, so that the service can match them.
 async fn handle(api: &Api, request: Request<Incoming>) -> HttpResponse {
     let id = request.headers().get(wire::engine::REQUEST_ID_HEADER).cloned();
     let mut response = match api {
@@ -108,13 +108,13 @@ impl HttpApi {
         let (head, body) = request.into_parts();
         let body = match Limited::new(body, MAX_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(_) => return bad_request("The body broke off, or is too large."),
+            Err(_) => return bad_request("The body is incomplete or too large."),
         };
         let request = match wire::engine::parse_request(&body) {
             Ok(request) => request,
             Err(invalid) => return bad_request(&invalid.to_string()),
         };
-        // By its size alone, before any work.
+        // Rejected by its size alone, before any work.
         let least = self.template.least_tokens(&request);
         if least >= self.context {
             return json(StatusCode::BAD_REQUEST, wire::engine::context_overflow(least, false, self.context));

@@ -1,6 +1,6 @@
-//! Chat templates as their authors write them: Jinja as Hugging Face configures it, with the functions that it adds.
+//! Renders chat templates: Jinja as Hugging Face configures it, with the functions that it adds.
 //!
-//! A template comes with a model from somewhere, so what it may compute and write is bounded.
+//! A template comes with a downloaded model, so its computation and its output are bounded.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 const TEMPLATE: &str = "chat";
 /// Steps of a template's program. A conversation of a thousand messages takes some 50,000.
 const MAX_STEPS: u64 = 5_000_000;
-/// What a template may write beside the contents.
+/// The maximum that a template may write beside the contents.
 const MAX_MARKUP_BYTES: usize = 1 << 20;
 
 pub(crate) struct Jinja(Environment<'static>);
@@ -33,7 +33,7 @@ impl Jinja {
         });
         environment.add_function("strftime_now", |format: &str| strftime(format, today()));
         environment.add_filter("tojson", to_json);
-        // Nothing is not, in Python.
+        // In Python, `None` is not iterable.
         environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         environment.add_template_owned(TEMPLATE, without_generation_tags(template))?;
         Ok(Self(environment))
@@ -50,7 +50,7 @@ impl Jinja {
         let context = context! {
             messages => messages,
             add_generation_prompt => true,
-            // As Hugging Face passes them where there are none.
+            // As Hugging Face passes them if there are none.
             tools => (),
             documents => (),
             // A completion of at most 512 tokens is too short for reasoning.
@@ -78,10 +78,10 @@ pub(crate) struct Conversation<'a> {
     pub(crate) end: &'a str,
 }
 
-/// A text that may grow only so far.
+/// A text of bounded length.
 struct Bounded {
     text: Vec<u8>,
-    /// None once it would have grown further.
+    /// Bytes left; `None` after a write beyond the bound.
     left: Option<usize>,
 }
 
@@ -98,7 +98,7 @@ impl Write for Bounded {
     }
 }
 
-/// For training, templates mark what the assistant generates. Here such a block is as good as its contents.
+/// For training, templates mark the assistant's text with generation blocks. Here such a block stands for its contents.
 fn without_generation_tags(template: &str) -> String {
     let (mut plain, mut rest) = (String::with_capacity(template.len()), template);
     while let Some(start) = rest.find("{%") {
@@ -116,7 +116,7 @@ fn without_generation_tags(template: &str) -> String {
     plain + rest
 }
 
-/// The beginning of the day, so that prompts share their beginnings until its end.
+/// The beginning of the day, so that all prompts of a day begin alike and share their prefix.
 fn today() -> DateTime {
     Timestamp::now().to_zoned(TimeZone::UTC).date().at(0, 0, 0, 0)
 }
@@ -126,7 +126,7 @@ fn strftime(format: &str, time: DateTime) -> Result<String, Error> {
     text.map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
 }
 
-/// As Python's `json.dumps` writes it, without escaping other letters unless it is asked to.
+/// As Python's `json.dumps` writes it, but escapes non-ASCII characters only with `ensure_ascii`.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -171,7 +171,7 @@ fn escape(json: &str) -> String {
     escaped
 }
 
-/// On one line, with these texts between items, and between keys and values.
+/// JSON on one line, with these texts between items, and between keys and values.
 struct Separated<'a> {
     item: &'a str,
     key: &'a str,
@@ -204,7 +204,7 @@ mod tests {
 
     const HELLO: [(Role, &str); 2] = [(Role::System, "Be <brief>."), (Role::User, "Grüezi!")];
 
-    /// What templates of well-known models use, one by one.
+    /// Each case is a feature that templates of well-known models use.
     #[test]
     fn templates_are_rendered_as_their_authors_mean_them() {
         for (template, expected) in [
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_has_one_prompt() {
+    fn dates_are_formatted_and_change_once_a_day() {
         let time = jiff::civil::date(2026, 3, 7).at(0, 0, 0, 0);
         for (format, expected) in
             [("%d %b %Y", "07 Mar 2026"), ("%B %d, %Y", "March 07, 2026"), ("%Y-%m-%d %H:%M", "2026-03-07 00:00")]
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_compute_or_write_for_ever_are_stopped() {
+    fn templates_that_compute_or_write_without_end_are_stopped() {
         let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% set x = a * b %}{% endfor %}{% endfor %}";
         assert!(rendered(loops, &HELLO).unwrap_err().contains("fuel"));
         let writes = "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}";
@@ -260,8 +260,8 @@ mod tests {
         assert!(refusal.contains("too much"), "{refusal}");
     }
 
-    /// For templates of real models: `CHAT_TEMPLATES=FOLDER cargo test -p engine templates_of -- --ignored`, with
-    /// `models/templates` of llama.cpp's repository, say.
+    /// For templates of real models: `CHAT_TEMPLATES=FOLDER cargo test -p engine templates_of -- --ignored`, for example
+    /// with `models/templates` of llama.cpp's repository.
     #[test]
     #[ignore = "needs a folder of templates"]
     fn templates_of_well_known_models_are_rendered() {

@@ -1,11 +1,12 @@
 //! The embedded runtime on llama.cpp.
 //!
-//! `http_api` speaks HTTP, `tokenizer` is the thread that turns conversations into tokens with `template` and `markup`,
-//! `decode_loop` the one that computes, by a `worker` that owns the context. `model` is the only module that knows
-//! llama.cpp; `tuning` finds the fastest settings for a machine by `trial`s, `weights` the form of the model, and
-//! `loading` makes an `engine` of them. All decisions are pure: `turns` says whose prompt is tokenized next, `queue` which
-//! request starts next, `scheduler` plans the next step, `cache` knows which sequence holds which cells, `sampler` draws
-//! tokens.
+//! `http_api` serves HTTP. `tokenizer` is the thread that turns conversations into tokens with `template` and `markup`.
+//! `decode_loop` is the thread that computes, with a `worker` that owns the context. `model` and `gpu` are the only
+//! modules that know llama.cpp. `tuning` finds the fastest settings for a machine by `trial`s, `weights` converts the
+//! model to another form, and `loading` makes an `engine` of them.
+//!
+//! All decisions are pure: `turns` chooses the prompt that is tokenized next, `queue` the request that starts next,
+//! `scheduler` plans the next step, `cache` knows which sequence holds which cells, `sampler` draws tokens.
 
 mod cache;
 #[cfg(test)]
@@ -56,6 +57,7 @@ pub use crate::engine::Engine;
 pub use crate::gpu::{Card, GpuChoice, Placement};
 use crate::http_api::Api;
 pub use crate::listen::{Address, Listener};
+pub use crate::memory::free_memory;
 pub use crate::model::{DecodeError, ModelError};
 pub use crate::perplexity::PerplexityError;
 pub use crate::scheduler::Sharing;
@@ -71,7 +73,7 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Cells of the KV cache. By default as many as are useful and fit into memory.
     pub cells: Option<usize>,
-    /// By default as many as the CPUs or GPUs compute well together.
+    /// By default as many as the CPUs or GPUs compute efficiently together.
     pub max_running: Option<usize>,
     pub max_queued: usize,
     /// How long a request may be queued.
@@ -104,14 +106,14 @@ pub enum KernelsChoice {
     Library,
 }
 
-/// Reports what a person waits for while the engine starts.
+/// Reports the progress of a start to a person.
 pub trait Progress {
     /// The loaded part of the model, from 0 to 1.
     fn loading(&mut self, done: f32);
     /// A trial begins: `done` of `all` have been timed.
     fn trying(&mut self, done: usize, all: usize);
     fn tried(&mut self, trial: &Trial);
-    /// Whether to give up.
+    /// Whether to stop early.
     fn is_interrupted(&self) -> bool {
         false
     }
@@ -137,7 +139,7 @@ pub enum EngineError {
 pub struct Frontend(Arc<Api>);
 
 impl Frontend {
-    /// Serves until it is dropped. Dropping it gives up running requests.
+    /// Serves until it is dropped. Dropping it cancels running requests.
     pub async fn serve(self, listener: Listener) {
         loop {
             match listener.accept().await {

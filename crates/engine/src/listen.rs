@@ -48,7 +48,7 @@ enum Kind {
 }
 
 impl Listener {
-    /// Replaces a socket that another process left behind.
+    /// Replaces a socket that an earlier process left behind.
     pub async fn bind(address: &Address) -> std::io::Result<Self> {
         match address {
             Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),

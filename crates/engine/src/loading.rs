@@ -47,7 +47,7 @@ impl Engine {
         let load = |path: &Path| {
             let report = progress.clone();
             let model = Model::load(path, placement.as_ref(), move |done| report.lock().loading(done)).map(Arc::new)?;
-            let template = ChatTemplate::new(model.clone())?; // before anybody waits for more
+            let template = ChatTemplate::new(model.clone())?; // fails before any longer work
             Ok((model, template))
         };
         let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
@@ -64,7 +64,7 @@ impl Engine {
                 if *tuning.key() != key
                     && let Err(error) = file.store(tuning.clone().with_key(key))
                 {
-                    tracing::warn!(%error, "the model will be read whole at each start");
+                    tracing::warn!(%error, "the whole model will be read at each start");
                 }
                 let path = tuning.copy.as_ref().map_or(&settings.model, |copy| &copy.path);
                 (load(path)?, tuning)
@@ -80,7 +80,7 @@ impl Engine {
         if engine.placement.is_some() {
             engine.model.decoder(engine.limits().shape(), engine.tuning.choice)?; // while CPUs can still take over
         } else if !tuned_now {
-            engine.model.lay_out(engine.tuning.choice)?; // before it is looked how much memory is left
+            engine.model.lay_out(engine.tuning.choice)?; // before free memory is measured
         }
         Ok(engine)
     }
@@ -88,12 +88,12 @@ impl Engine {
 
 type Loaded = (Arc<Model>, ChatTemplate);
 
-/// Looks for GPUs, and says why if one is there but not used.
+/// Finds GPUs, and logs the reason if one is not used.
 fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
     if settings.gpu == GpuChoice::Off {
         return Ok(None);
     }
-    model::backend()?; // the CPU's kernels are needed in any case
+    model::backend()?; // the CPU's kernels are always needed
     for refused in kernels::load_for_gpus() {
         tracing::warn!("{refused}");
     }
@@ -108,7 +108,7 @@ fn placement(settings: &Settings) -> Result<Option<Placement>, ModelError> {
     }))
 }
 
-/// Tunes a model, and tries its weights in another form where that may be faster. Returns what is to be used.
+/// Tunes a model, and tries its weights in another form where that may be faster. Returns the faster one.
 fn tune(
     settings: &Settings,
     key: Key,
@@ -132,7 +132,7 @@ fn tune(
     let copy = match Converted::make(&settings.model, &settings.data_dir, tried) {
         Ok(copy) => copy,
         Err(error) => {
-            tracing::warn!(%error, "the weights were not tried in another form"); // as in a folder that is read-only
+            tracing::warn!(%error, "the weights were not tried in another form"); // for example into a read-only folder
             return Ok((loaded, tuning));
         }
     };

@@ -2,7 +2,7 @@
 //!
 //! Contents are guarded before the template is rendered: a character that occurs in no message is inserted into every
 //! control token that a content spells out, and around the content. So a control token that is intact in the rendered
-//! prompt is the template's own. Everything else is tokenized as text. All of it takes time in proportion to the text.
+//! prompt is the template's own. Everything else is tokenized as text. The time is linear in the length of the text.
 
 use std::ops::RangeInclusive;
 
@@ -33,12 +33,12 @@ pub(crate) enum Piece {
 /// Finds a model's control tokens.
 pub(crate) struct Markup {
     tokens: Vec<ControlToken>,
-    /// Of the tokens, sorted.
+    /// The ids of `tokens`, sorted.
     ids: Vec<Token>,
     finder: AhoCorasick,
 }
 
-/// Where marks are taken from.
+/// The private-use plane that marks are taken from.
 const PLANE: RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
 
 /// Two characters that occur in no message of the conversation.
@@ -52,7 +52,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(crate) fn absent_from<'a>(contents: impl Iterator<Item = &'a str>) -> Self {
-        // A private-use plane has more characters than a request can hold. One pass, whatever is in the contents.
+        // The plane has more characters than a request can hold. One pass suffices for any contents.
         let mut present = vec![false; PLANE.count()];
         for content in contents {
             for c in content.chars().filter(|c| PLANE.contains(c)) {
@@ -77,7 +77,7 @@ impl Marks {
 
 impl Markup {
     /// Fails only if there are far more tokens than in any vocabulary. A token of one character is text: it cannot be
-    /// broken, so the template's own could not be told from a content's.
+    /// broken, so the template's own and a content's would look the same.
     pub(crate) fn new(mut tokens: Vec<ControlToken>) -> Result<Self, aho_corasick::BuildError> {
         tokens.retain(|token| token.text.chars().nth(1).is_some());
         let texts = tokens.iter().map(|token| &token.text);
@@ -116,8 +116,8 @@ impl Markup {
         self.ids.binary_search(&token).is_ok()
     }
 
-    /// Which of some contents, each of which is one word, are followed by no control token before the next one or the end
-    /// of a rendered prompt.
+    /// The indices of those contents (one word each) that no control token follows before the next content or the end of
+    /// the rendered prompt.
     pub(crate) fn unmarked_ends(&self, rendered: &str, contents: &[&str]) -> Vec<usize> {
         let (mut unmarked, mut open) = (Vec::new(), None);
         for piece in self.split_rendered(rendered, Marks::absent_from([rendered].into_iter())) {
@@ -214,8 +214,8 @@ mod tests {
         assert_eq!(pieces, [Piece::Text("a".into()), Piece::Control(1), Piece::Text("b".into())]);
     }
 
-    /// The marks used to be found by searching the contents for one character after the other: 27,000 characters of
-    /// that plane took half a second.
+    /// The contents were once searched for one candidate after another: 27,000 characters of that plane took half a
+    /// second.
     #[test]
     fn marks_are_characters_that_no_message_contains() {
         let content: String = PLANE.step_by(2).take(30_000).collect();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_marks_a_role_by_text_alone_is_found() {
+    fn roles_that_only_text_marks_are_found() {
         let markup = chatml();
         let marked = "<|im_start|>system\na1<|im_end|>\n<|im_start|>user\nb1<|im_end|>\n<|im_start|>assistant\n";
         assert_eq!(markup.unmarked_ends(marked, &["a1", "b1"]), [0; 0]);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(markup.unmarked_ends(mixed, &["a1", "b1", "c1"]), [0, 2]);
     }
 
-    /// Found by fuzzing: such a token in a message was the template's own.
+    /// Found by fuzzing: such a token in a message was taken for the template's own.
     #[test]
     fn a_token_of_one_character_is_text() {
         let token = |text: &str| ControlToken { text: text.into(), token: 7, strips_left: false, strips_right: false };
@@ -246,7 +246,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written, the prompt has the template's control tokens and no others, and no text is lost.
+        /// For any content, the prompt has the template's control tokens and no others, and no text is lost.
         #[test]
         fn only_the_templates_own_control_tokens_count(
             parts in proptest::collection::vec(

@@ -1,10 +1,10 @@
-//! How much memory there is.
+//! The free memory of the machine and of the process's control groups.
 
 use std::fs;
 use std::path::Path;
 
-/// What this process can still allocate, in bytes: of the machine's memory, and of its control groups'.
-pub(crate) fn free_memory() -> u64 {
+/// What this process can still allocate, in bytes: the least that the machine and its control groups leave.
+pub fn free_memory() -> u64 {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_machine = of_machine(&info).unwrap_or(4 << 30);
@@ -16,14 +16,14 @@ fn of_machine(info: &str) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// The least that a group leaves which this process is in. `None` without limits.
+/// The least that any of this process's groups leaves. `None` without limits.
 fn of_groups(root: &Path, groups: &str) -> Option<u64> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let number = |group: &Path, file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     let left = |group: &Path| {
         let limit = number(group, "memory.max")?; // or "max"
         let statistics = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-        // Pages of files are given back when memory is needed.
+        // The kernel frees pages of files when memory is needed.
         let files = statistics.lines().find_map(|line| line.strip_prefix("file ")?.parse::<u64>().ok()).unwrap_or(0);
         Some(limit.saturating_sub(number(group, "memory.current")?.saturating_sub(files)))
     };
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_leaves_what_its_limit_and_those_of_the_groups_above_say() {
+    fn the_free_memory_of_a_group_respects_its_limit_and_those_of_its_parents() {
         let folder = tempfile::tempdir().unwrap();
         let write = |group: &str, max: &str, current: u64, file: u64| {
             let group = folder.path().join(group);

@@ -1,5 +1,5 @@
-//! The model: its vocabulary, its template, and a context to decode with. Only this module, with `embedding` in it, and `gpu`
-//! know llama.cpp.
+//! The model: its vocabulary, its template, and a context to decode with. Only this module, its submodule `embedding` and
+//! `gpu` know llama.cpp.
 
 pub(crate) mod embedding;
 
@@ -35,22 +35,18 @@ pub enum ModelError {
     NoKernels(#[from] NoKernels),
     #[error(
         "{0} is not a model that can be loaded: it is damaged, or of an architecture that this llama.cpp does not know \
-         (its own words are in the log)"
+         (see its messages in the log)"
     )]
     NotLoadable(String),
-    #[error(
-        "{0} has no chat template, so there is no telling how it wants a conversation written; use an instruct model"
-    )]
+    #[error("{0} has no chat template, so the format of its conversations is unknown; use an instruct model")]
     NoTemplate(String),
     #[error("the chat template of {0} cannot be used: {1}")]
     BadTemplate(String, String),
-    #[error(
-        "{0} is a model of another kind ({1}); only those are supported that write from left to right by attention"
-    )]
+    #[error("{0} is an unsupported kind of model ({1}); only decoder-only transformers are supported")]
     OtherKind(String, &'static str),
-    #[error("{0} cannot be served: its memory of a conversation cannot be shared or released in part ({1})")]
+    #[error("{0} cannot be served: its KV cache cannot be shared or released in part ({1})")]
     NoCells(String, #[source] DecodeError),
-    #[error("{0} is no embedding model: it makes no vectors ({1})")]
+    #[error("{0} is not an embedding model: it makes no vectors ({1})")]
     NoVectors(String, #[source] DecodeError),
     #[error("there is not enough memory for {0} with {1} cells of context")]
     NoMemory(String, usize),
@@ -65,17 +61,17 @@ pub(crate) struct Model {
     _weights: WeightsGuard,
     /// For error messages.
     file: String,
-    /// Of a cell in all layers, at 16 bits per number.
+    /// The size of a cell in all layers, at 16 bits per number.
     cell_bytes: usize,
     /// Whether all layers are on GPUs.
     is_on_gpu: bool,
     /// Whether some layers see only the last tokens.
     has_window: bool,
-    /// Whether there is memory for the weights in our own form.
+    /// Whether the weights in our form fit into memory.
     has_room: bool,
 }
 
-/// What the library can tell apart.
+/// llama.cpp's limit.
 const MAX_SEQUENCES: u16 = 256;
 
 impl Model {
@@ -97,7 +93,7 @@ impl Model {
         Ok(Self { is_on_gpu: placement.is_some_and(Placement::is_whole), ..model })
     }
 
-    /// What has to be known of a model before it is loaded.
+    /// The properties of a model that its placement depends on, before it is loaded.
     pub(crate) fn size(path: &Path) -> Result<ModelSize, ModelError> {
         let model = Self::with_params(path, &LlamaModelParams::default().with_n_gpu_layers(0).with_no_alloc(true))?;
         let bytes = std::fs::metadata(path).map_err(|error| ModelError::Unreadable(model.file.clone(), error))?.len();
@@ -133,13 +129,13 @@ impl Model {
         let tensors = ModelFile::read(path);
         let numbers = tensors.numbers_per_cell().unwrap_or_else(estimate);
         let cell_bytes = usize::try_from(2 * numbers).unwrap_or(usize::MAX);
-        // The file's own pages can be dropped, these cannot.
+        // The kernel can drop the pages of the file, but not these.
         let has_room = tensors.laid_out_bytes() <= free_memory() / 4 * 3;
         let (_weights, has_window) = (WeightsGuard::new(), kind.has_window);
         Ok(Self { llama, _weights, file, cell_bytes, is_on_gpu: false, has_window, has_room })
     }
 
-    /// Whether CPUs do nothing but sample.
+    /// Whether the CPUs only sample.
     pub(crate) fn is_on_gpu(&self) -> bool {
         self.is_on_gpu
     }
@@ -164,7 +160,8 @@ impl Model {
         self.cell_bytes
     }
 
-    /// Tries what serving needs, before a first tuning: two sequences that share a beginning, of which one is released in part.
+    /// Tries the cell operations that serving needs, before a first tuning: two sequences share a beginning, and one is
+    /// released in part.
     pub(crate) fn try_cells(&self) -> Result<(), ModelError> {
         let (attention, products) = (Attention::Library, Products::Library);
         let settings = DecoderSettings { kv: KvType::F16, attention, products, threads: cpus() };
@@ -180,25 +177,25 @@ impl Model {
         serve().map_err(|error| ModelError::NoCells(self.file.clone(), error))
     }
 
-    /// Has the weights laid out, as the first step would.
+    /// Lays the weights out now, instead of in the first step.
     pub(crate) fn lay_out(&self, settings: DecoderSettings) -> Result<(), ModelError> {
         let mut decoder = self.decoder(Shape { cells: 256, sequences: 1, step: 1 }, settings)?;
         decoder.decode(&[entry(0, 0)]).map_err(|error| ModelError::NoCells(self.file.clone(), error))
     }
 
-    /// How many sequences a decoder can have at most.
+    /// The maximum of sequences in a decoder.
     pub(crate) fn max_sequences(&self) -> u16 {
         if self.has_window { MAX_SEQUENCES / 2 } else { MAX_SEQUENCES }
     }
 
-    /// How many heads of all layers read a cell for each token.
+    /// The number of heads of all layers that read a cell for each token.
     pub(crate) fn heads_per_cell(&self) -> usize {
         self.llama.n_layer() as usize * self.llama.n_head() as usize
     }
 
-    /// What attention multiplies for a cell, as a part of what all products multiply for a token.
+    /// Multiplications of attention for a cell, as a fraction of those of all products for a token.
     pub(crate) fn attention_per_cell(&self) -> f64 {
-        // A number of every query with a key, and of every weight with a value.
+        // Every number of the queries with one of a key, and every weight with a number of a value.
         let attention = 2 * self.llama.n_layer() as u64 * self.llama.n_embd().max(0) as u64;
         attention as f64 / self.llama.n_params().max(1) as f64
     }
@@ -249,8 +246,8 @@ impl Model {
         (written(vocab.bos()), written(vocab.eos()))
     }
 
-    /// Whether texts can be tokenized in parts: true for byte-level BPE, which splits a text into words first. The other
-    /// kinds put a space before each text.
+    /// Whether texts can be tokenized in parts: true for byte-level BPE, which splits a text into words first. Other kinds
+    /// put a space before each text.
     pub(crate) fn tokenizes_words(&self) -> bool {
         self.llama.meta_val_str("tokenizer.ggml.model").is_ok_and(|kind| kind == "gpt2")
     }
@@ -267,17 +264,17 @@ impl Model {
         for token in vocab.tokens() {
             let attributes = vocab.attr(token);
             if attributes.contains(LlamaTokenAttr::LStrip) || attributes.contains(LlamaTokenAttr::RStrip) {
-                return None; // takes any amount of white space with it
+                return None; // includes any amount of white space
             }
             let bytes = vocab.token_to_piece(token, true, None);
-            // Spaces are U+2581 in some vocabularies, and a text may contain that character itself.
+            // Some vocabularies write spaces as U+2581, and a text may contain that character.
             let spaces = bytes.iter().filter(|byte| **byte == b' ').count();
             longest = longest.max(bytes.len() + 2 * spaces);
         }
         Some(longest)
     }
 
-    /// Tokenizes text; nothing in it is read as markup.
+    /// Tokenizes text. Control tokens in it are treated as text.
     pub(crate) fn tokenize(&self, text: &str) -> impl Iterator<Item = Token> + use<> {
         self.llama.vocab().tokenize(text.as_bytes(), false, false).into_iter().map(|token| token.0)
     }
@@ -287,7 +284,7 @@ impl Model {
         self.llama.vocab().is_eog(LlamaToken(token))
     }
 
-    /// Appends the bytes of a token; none for a control token unless it is wanted, too.
+    /// Appends the bytes of a token; those of a control token only with `with_control`.
     pub(crate) fn add_bytes(&self, token: Token, with_control: bool, bytes: &mut Vec<u8>) {
         self.llama.vocab().token_to_piece_into(LlamaToken(token), bytes, with_control, None);
     }
@@ -299,12 +296,12 @@ impl Model {
         };
         let products = if self.has_room { choice.products } else { Products::Library };
         let choice = DecoderSettings { products, ..choice };
-        // Without the hook the library's kernel computes, and there is no limit of threads beside the context's own.
+        // Without the hook the library's kernels compute, and only the context limits the threads.
         let _ = kernels::change(Changes { attention: choice.attention, products: choice.products, max_threads: None });
         let threads = i32::try_from(choice.threads).unwrap_or(i32::MAX);
         let twins = self.has_window.then_some(shape.sequences);
         let sequences = shape.sequences + twins.unwrap_or(0);
-        // llama.cpp needs a batch that holds an output of every sequence.
+        // llama.cpp requires a batch that can hold an output of every sequence.
         let step = u32::try_from(shape.step).unwrap_or(u32::MAX).max(u32::from(sequences));
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(shape.cells).ok().and_then(NonZeroU32::new))
@@ -313,12 +310,12 @@ impl Model {
             .with_n_seq_max(u32::from(sequences))
             // Sequences can share cells only in a unified cache.
             .with_kv_unified(true)
-            // Room for cells outside a sliding window, because another sequence may continue from there.
+            // Keeps cells outside a sliding window, because another sequence may continue from there.
             .with_swa_full(true)
             .with_type_k(kv)
             .with_type_v(kv)
             .with_flash_attention_policy(FLASH_ATTENTION_ENABLED)
-            // The second one applies to every batch of more than one token, so to decoding, too.
+            // The second one applies to every batch of more than one token, so also to decoding.
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_no_perf(true);
@@ -336,7 +333,7 @@ fn name_of(llama: &LlamaModel, file: &str) -> String {
     })
 }
 
-/// A token that only tries something.
+/// A token for a trial.
 fn entry(sequence: u16, position: usize) -> BatchEntry {
     BatchEntry { token: 0, position, sequence: Sequence(sequence), output: true }
 }
@@ -366,17 +363,17 @@ pub(crate) struct Decoder<'a> {
     batch: LlamaBatch<'static>,
     choice: DecoderSettings,
     /// The id of the first twin. With a sliding window every sequence has a twin that sees the same cells: the library
-    /// gives away what has left the window of its only sequence, though another one may share it later.
+    /// reuses a cell once it has left the window of its only sequence, but another sequence may share it later.
     twins: Option<u16>,
 }
 
-/// The context rejected a batch: a bug of ours, or a hardware fault.
+/// The context rejected a batch, because of a bug or a hardware fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the batch could not be decoded: {0}")]
 pub struct DecodeError(String);
 
 impl Decoder<'_> {
-    /// Computes with fewer threads from now on, or with as many as it was made for.
+    /// From now on computes with at most `max` threads, and never more than the context has.
     pub(crate) fn limit_threads(&mut self, max: usize) {
         let changes =
             Changes { attention: self.choice.attention, products: self.choice.products, max_threads: Some(max) };
@@ -385,7 +382,7 @@ impl Decoder<'_> {
 
     pub(crate) fn apply(&mut self, ops: &[CellOp]) -> Result<(), DecodeError> {
         let failed = |what: &dyn std::fmt::Display| DecodeError(what.to_string());
-        // llama.cpp takes `None` for an open end.
+        // `None` is an open end.
         let bound = |position: usize| u32::try_from(position).ok().filter(|position| *position < u32::MAX / 2);
         for op in ops {
             match op {

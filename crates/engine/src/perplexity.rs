@@ -1,13 +1,13 @@
-//! How well a model predicts a text, to tell whether another form of its weights or another kernel makes it worse.
+//! How well a model predicts a text. Shows whether another form of its weights or another kernel makes it worse.
 
 use crate::cache::{CellOp, Sequence, Token};
 use crate::model::{DecodeError, Model, ModelError, Shape};
 use crate::scheduler::BatchEntry;
 use crate::tuning::DecoderSettings;
 
-/// Tokens that a prediction may know at most.
+/// The maximum of tokens before a predicted one.
 const WINDOW: usize = 512;
-/// Tokens of a batch; each of them has as many logits as the vocabulary has tokens.
+/// Tokens of a batch. Each has as many logits as the vocabulary has tokens.
 const PIECE: usize = 128;
 
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,6 @@ pub enum PerplexityError {
     Decode(#[from] DecodeError),
 }
 
-/// The perplexity of a text.
 pub(crate) fn perplexity(model: &Model, settings: DecoderSettings, text: &str) -> Result<f64, PerplexityError> {
     let tokens: Vec<Token> = model.first_token().into_iter().chain(model.tokenize(text)).collect();
     let shape = Shape { cells: WINDOW.next_multiple_of(256), sequences: 1, step: PIECE };

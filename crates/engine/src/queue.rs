@@ -2,9 +2,9 @@
 //! request.
 //!
 //! Each key has a separate queue. The next request comes from the person who uses least, and of theirs from the key
-//! that uses least; among equals from the one that was served longest ago. So a hundred queued requests of a person,
-//! whatever keys they have, do not delay another person's first. If the queue is full, the person with the most queued
-//! requests loses the newest of the key with the most.
+//! that uses least; among equals from the one that was served longest ago. So a hundred queued requests of one person,
+//! with any number of keys, do not delay another person's first. If the queue is full, the person with the most queued
+//! requests loses the newest one of their key with the most.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct Tag {
 }
 
 impl Tag {
-    /// A key without a person stands alone.
+    /// A key without a person counts as a separate person.
     pub(crate) fn new(person: Option<&str>, key: &str) -> Self {
         Self { person: person.unwrap_or(key).into(), key: key.into() }
     }
@@ -65,7 +65,7 @@ impl<J> FairQueue<J> {
         self.people.iter().map(PersonQueue::len).sum()
     }
 
-    /// How many people have a job in the queue.
+    /// The number of people with a job in the queue.
     pub(crate) fn people(&self) -> usize {
         self.people.len()
     }
@@ -74,8 +74,8 @@ impl<J> FairQueue<J> {
         self.people.iter().any(|queue| queue.tag().person == *person)
     }
 
-    /// Adds a job. If the queue is full, a job is rejected and returned: the newest of the person with the most, or of the
-    /// same person's key with the most, or the added job if no other person and no other key of theirs has more.
+    /// Adds a job. If the queue is full, rejects and returns a job: the newest of the person with the most, or of the same
+    /// person's key with the most, or the added job if no other person and no other key of theirs has more.
     pub(crate) fn push(&mut self, tag: Tag, job: J) -> Option<J> {
         let mut rejected = None;
         if self.len() >= self.limit {
@@ -93,7 +93,7 @@ impl<J> FairQueue<J> {
         rejected
     }
 
-    /// The next job, given what each person and each key uses: requests in flight, or work done for it.
+    /// The next job, given what each person and each key uses: requests in flight, or work done.
     pub(crate) fn peek(&self, used: impl Fn(&Tag) -> (usize, usize)) -> Option<(&Tag, &J)> {
         let person = self.people.iter().min_by_key(|queue| (used(queue.tag()).0, queue.last_pop))?;
         let key = person.keys.iter().min_by_key(|key| (used(&key.tag).1, key.last_pop))?;
@@ -112,7 +112,7 @@ impl<J> FairQueue<J> {
         job
     }
 
-    /// Returns a job that was popped to the front of its key's queue, whatever the limit.
+    /// Puts a popped job back at the front of its key's queue, even if the queue is full.
     pub(crate) fn put_back(&mut self, tag: Tag, job: J) {
         self.queue(tag).push_front(job);
     }
@@ -142,7 +142,7 @@ impl<J> FairQueue<J> {
         self.person(tag)?.keys.iter_mut().find(|key| key.tag == *tag)
     }
 
-    /// A key's queue, which is there from now on. A job has to be added at once.
+    /// A key's queue, created if there is none. The caller must add a job to it immediately, as no queue may be empty.
     fn queue(&mut self, tag: Tag) -> &mut VecDeque<J> {
         let last_pop = self.pops;
         let new = |tag| KeyQueue { tag, jobs: VecDeque::new(), last_pop };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_with_many_keys_has_the_turns_of_one_and_shares_them_between_the_keys() {
+    fn a_person_with_many_keys_gets_the_turns_of_one_person_shared_between_the_keys() {
         let mut queue = FairQueue::new(200);
         for at in 0..10 {
             for number in 0..10 {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_rejects_the_newest_of_the_person_with_the_most_whatever_keys_they_have() {
+    fn a_full_queue_rejects_the_newest_of_the_person_with_the_most_over_all_their_keys() {
         let mut queue = FairQueue::new(6);
         for at in 0..4 {
             assert_eq!(queue.push(key("greedy", "first"), at), None);
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(queue.push(tag("alone"), 100), Some(3), "of the key with the most");
         assert_eq!(queue.push(tag("alone"), 101), Some(2));
         assert_eq!(queue.push(key("greedy", "first"), 4), Some(4));
-        assert_eq!(queue.push(key("greedy", "fourth"), 30), Some(1), "a person's keys make way for each other, too");
+        assert_eq!(queue.push(key("greedy", "fourth"), 30), Some(1), "keys of one person displace each other, too");
         assert_eq!(queue.push(key("greedy", "fifth"), 40), Some(40), "every key has one");
     }
 
@@ -242,8 +242,8 @@ mod tests {
             queue.push(tag("greedy"), at);
         }
         assert_eq!(queue.push(tag("greedy"), 3), Some(3), "its own queue is the longest");
-        assert_eq!(queue.push(tag("modest"), 10), Some(2), "the newest of the longest queue gives way");
-        assert_eq!(queue.push(tag("modest"), 11), Some(11), "both have their share now");
+        assert_eq!(queue.push(tag("modest"), 10), Some(2), "the newest of the longest queue is rejected");
+        assert_eq!(queue.push(tag("modest"), 11), Some(11), "both have an equal share now");
         assert_eq!(queue.len(), 3);
     }
 

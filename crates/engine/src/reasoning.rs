@@ -1,16 +1,16 @@
-//! What a model writes for itself before it answers: it is not a part of the answer.
+//! Removes reasoning, which a model writes before its answer, from completions.
 
-/// How a model sets its thoughts apart.
+/// How a model separates its reasoning from its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reasoning {
-    /// It has none.
+    /// It writes no reasoning.
     No,
     /// In `<think>` tags, at the beginning.
     Tags {
-        /// The prompt ends with the opening one.
+        /// Whether the prompt ends with the opening tag.
         is_open: bool,
     },
-    /// In channels beside the one named `final`, as gpt-oss has them. Their control tokens are needed as text.
+    /// In channels other than `final`, as in gpt-oss. Their control tokens are needed as text.
     Channels,
 }
 
@@ -19,12 +19,12 @@ const CLOSE: &str = "</think>";
 const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const FINAL: &str = "final";
-/// What ends a message, or begins the next one.
+/// Control tokens that end a message or begin the next one.
 const ENDS: [&str; 4] = ["<|end|>", "<|return|>", "<|start|>", CHANNEL];
 
 impl Reasoning {
-    /// By a template, and by what it writes for a short conversation.
-    pub(crate) fn of(template: &str, prompt: &str) -> Self {
+    /// Recognized from a template and the prompt that it renders for a short conversation.
+    pub(crate) fn from_template(template: &str, prompt: &str) -> Self {
         if template.contains(CHANNEL) {
             return Self::Channels;
         }
@@ -35,7 +35,7 @@ impl Reasoning {
         }
     }
 
-    /// What of a completion is the answer. Empty if the model had no time to begin with it.
+    /// The answer within a completion. Empty if the completion ended before the answer began.
     pub(crate) fn answer(self, text: String) -> String {
         match self {
             Self::No => text,
@@ -53,7 +53,7 @@ impl Reasoning {
                     .filter(|(channel, _)| channel.starts_with(FINAL))
                     .map(|(_, said)| before_end(said))
                     .collect();
-                // Without a channel, all of it is said.
+                // Without a channel, the whole text is the answer.
                 if text.contains(CHANNEL) { answers } else { before_end(&text).to_owned() }
             }
         }
@@ -70,14 +70,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thoughts_are_no_part_of_the_answer() {
-        let tags =
-            Reasoning::of("{% if enable_thinking %}...</think>", "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    fn reasoning_is_not_part_of_the_answer() {
+        let tags = Reasoning::from_template(
+            "{% if enable_thinking %}...</think>",
+            "<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        );
         assert_eq!(tags, Reasoning::Tags { is_open: false });
-        let open = Reasoning::of("...<think>", "<|Assistant|><think>\n");
+        let open = Reasoning::from_template("...<think>", "<|Assistant|><think>\n");
         assert_eq!(open, Reasoning::Tags { is_open: true });
-        let channels = Reasoning::of("<|start|>assistant<|channel|>", "<|start|>assistant");
-        let none = Reasoning::of("<|im_start|>", "<|im_start|>assistant\n");
+        let channels = Reasoning::from_template("<|start|>assistant<|channel|>", "<|start|>assistant");
+        let none = Reasoning::from_template("<|im_start|>", "<|im_start|>assistant\n");
         for (reasoning, text, answer) in [
             (none, "<think>x</think>y", "<think>x</think>y"),
             (tags, "Yes.", "Yes."),

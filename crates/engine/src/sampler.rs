@@ -1,8 +1,8 @@
-//! Draws a token from logits: the best one at temperature 0, else one from the softmax at that temperature. Exact:
-//! every token can be drawn, with its own probability; nothing is sorted or cut off.
+//! Draws a token from logits: the best one at temperature 0, otherwise one from the softmax at that temperature. Exact:
+//! every token is drawn with its own probability; nothing is sorted or cut off.
 //!
-//! Two passes over the logits: one for the maximum, one that sums up the weights by block. Then a point in the sum is
-//! drawn, and only the block that it falls into is read again.
+//! Takes two passes over the logits: one for the maximum, and one that sums the weights by block. Then a point in the sum
+//! is drawn, and only the block that it falls into is read again.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use crate::cache::Token;
 /// Logits in a block. Weights within a block are summed in single precision, the blocks in double.
 const BLOCK: usize = 256;
 
-/// What a token is drawn from.
+/// The distribution of one token.
 pub(crate) struct Row<'a> {
     pub(crate) logits: &'a [f32],
     pub(crate) temperature: f32,
@@ -22,17 +22,17 @@ pub(crate) struct Row<'a> {
 
 pub(crate) struct Sampler {
     random: fastrand::Rng,
-    /// Where a GPU computes, CPUs have nothing else to do.
+    /// For models on GPUs, where the CPUs are otherwise idle.
     threads: Option<rayon::ThreadPool>,
 }
 
 impl Sampler {
-    /// On the caller's thread.
+    /// Samples on the caller's thread.
     pub(crate) fn new(random: fastrand::Rng) -> Self {
         Self { random, threads: None }
     }
 
-    /// On so many threads, if they can be started.
+    /// Samples on this number of threads, if they can be started.
     pub(crate) fn with_threads(self, threads: usize) -> Self {
         let pool = (threads > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(threads).build());
         Self { threads: pool.and_then(Result::ok), ..self }
@@ -56,7 +56,7 @@ fn draw(row: &Row<'_>, point: f64) -> Option<Token> {
     }
     let Row { logits, temperature } = *row;
     let best = Some(largest(logits)).filter(|best| best.is_finite())?;
-    // No other token has a probability that a float can represent.
+    // The probability of every other token rounds to 0.
     if temperature < 1e-5 {
         return Some(position_of(logits, best));
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_is_taken_at_temperature_zero_wherever_it_stands() {
+    fn the_best_token_at_any_position_is_taken_at_temperature_zero() {
         let mut sampler = Sampler::new(fastrand::Rng::with_seed(1));
         for at in [0, 1, 15, 16, 255, 256, 49_151] {
             let mut logits = vec![-3.0; 49_152];
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_token_where_logits_are_not_finite() {
+    fn logits_that_are_not_finite_give_no_token() {
         let mut sampler = Sampler::new(fastrand::Rng::with_seed(1));
         for odd in [f32::NAN, f32::INFINITY] {
             let mut logits = vec![-3.0; 1_000];
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_drawn_as_often_as_their_probability_says() {
+    fn tokens_are_drawn_with_the_frequency_of_their_probability() {
         const DRAWS: usize = 200_000;
         const ROWS: usize = 50;
         let mut random = fastrand::Rng::with_seed(7);

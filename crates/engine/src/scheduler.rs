@@ -1,6 +1,6 @@
-//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, in turns by person and key, so
-//! that a long prompt never stalls the others. A request is queued until it gets all the cells that it may need, so that none can
-//! run out of them.
+//! Plans the next step: one token for every request that generates, and prompts in bounded chunks, in turns by person and
+//! key, so that a long prompt never stalls the others. A request is queued until it gets all the cells that it may need,
+//! so that none can run out of them.
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
 
@@ -27,23 +27,23 @@ pub(crate) struct Limits {
     pub(crate) max_queued: usize,
     pub(crate) max_step_tokens: usize,
     pub(crate) pieces: Pieces,
-    /// At first; what steps take corrects it.
+    /// An initial estimate, corrected by measured steps.
     pub(crate) seconds_per_prompt_token: f64,
-    /// For how long an unused prefix is kept at most, in tokens that are computed meanwhile.
+    /// The longest time that an unused prefix is kept, in tokens that are computed meanwhile.
     pub(crate) max_prefix_ttl: f64,
-    /// What a cell of another sequence costs for each token that passes it by.
+    /// The cost of a cell of another sequence for each token that skips it.
     pub(crate) seconds_per_hidden_cell: f64,
     pub(crate) sharing: Sharing,
-    /// Of steps in which requests generate.
+    /// For steps in which requests generate.
     pub(crate) step_seconds: StepSeconds,
 }
 
 /// Sizes of prompt pieces, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pieces {
-    /// The smallest with which prompts are computed nearly as fast as with any.
+    /// The smallest size at which prompts are computed nearly at full speed.
     pub(crate) best: usize,
-    /// The smallest that wastes little time: for when others wait for their next token.
+    /// The smallest size that wastes little time, used while others wait for their next token.
     pub(crate) smallest: usize,
 }
 
@@ -52,7 +52,7 @@ impl Pieces {
         0 < self.smallest && self.smallest <= self.best
     }
 
-    /// By the measured time per token of each size.
+    /// From the measured time per token of each size, in ascending order of size.
     pub(crate) fn from_times(seconds_per_token: &[(usize, f64)]) -> Self {
         let fastest = seconds_per_token.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
         let within = |factor: f64| {
@@ -62,13 +62,13 @@ impl Pieces {
         Self { best: within(NEARLY_AS_FAST), smallest: within(LITTLE_WASTE) }
     }
 
-    /// The number of tokens that take that long, as far as the sizes allow it.
+    /// The number of tokens that take this time, within the bounds of the sizes.
     fn tokens(self, seconds: f64, seconds_per_token: f64) -> usize {
         ((seconds / seconds_per_token) as usize / self.smallest * self.smallest).clamp(self.smallest, self.best)
     }
 }
 
-/// Who shares the beginnings of prompts with each other.
+/// Which requests share the beginnings of prompts with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     Everyone,
@@ -92,9 +92,9 @@ pub(crate) struct Request<R> {
     pub(crate) prompt: Vec<Token>,
     pub(crate) max_tokens: usize,
     pub(crate) tag: Tag,
-    /// When it is dropped if it is still queued.
+    /// It is dropped at this time if it is still queued.
     pub(crate) deadline: Instant,
-    /// What the caller needs in order to respond.
+    /// Data that the caller needs to respond.
     pub(crate) payload: R,
 }
 
@@ -144,26 +144,27 @@ struct RunningRequest<R> {
     max_tokens: usize,
     generated: usize,
     drafts: Drafts,
-    /// Whether the last batch had a draft of it.
+    /// Whether the last batch had a draft for this request.
     has_draft: bool,
 }
 
-/// How long the prompts of a step may take while no other request generates: a new one waits for the end of the step.
+/// How long the prompts of a step may take while no request generates. Bounded because a new request waits for the end of
+/// the step.
 pub(crate) const SECONDS_PER_STEP: f64 = 0.5;
-/// The same while others generate, who all wait for their next token meanwhile: this long, or as long as the step takes
-/// without prompts. So prompts never take more than half of a slow machine's time, and on a fast one no gap between two
-/// tokens is long enough to be noticed.
+/// How long they may take while others generate, which all wait for their next token meanwhile: this time, or as long as
+/// the step takes without prompts. So prompts never take more than half of a slow machine's time, and on a fast machine
+/// no gap between two tokens is long enough to be noticed.
 const SECONDS_PER_GAP: f64 = 0.12;
-/// How much more time per token than the fastest a size of pieces may take.
+/// The accepted time per token of a size, relative to the fastest size.
 const NEARLY_AS_FAST: f64 = 1.03;
 const LITTLE_WASTE: f64 = 1.25;
 
-/// The lower bound of the prefix TTL, as a part of the upper one.
+/// The lower bound of the prefix TTL, as a fraction of the upper one.
 const MIN_PREFIX_TTL_FRACTION: f64 = 1.0 / 32.0;
-/// What the prefix TTL is multiplied with for a prefix that was evicted unused, and for one that was reused.
+/// Factors of the prefix TTL, for a prefix that was evicted unused and for one that was reused.
 const TTL_AFTER_EVICTION: f64 = 0.9;
 const TTL_AFTER_REUSE: f64 = 1.5;
-/// The length of a completion before any has ended, in tokens, and the weight of the last one in the mean.
+/// The assumed mean length of completions before any has ended, in tokens, and the weight of the latest one in the mean.
 const FIRST_MEAN_COMPLETION: f64 = 128.0;
 const NEWEST_COMPLETION: f64 = 1.0 / 16.0;
 
@@ -173,14 +174,14 @@ pub(crate) struct Scheduler<R> {
     queue: FairQueue<Request<R>>,
     running: Vec<RunningRequest<R>>,
     in_flight: InFlight,
-    /// Prompt tokens that were computed for each person and key: the next chunk belongs to those with the fewest, so that
-    /// a short prompt does not wait for all the long ones of others that started before it.
+    /// Prompt tokens that were computed for each person and key. The next chunk belongs to those with the fewest, so that a
+    /// short prompt does not wait for all the long ones of others that started before it.
     prompt_charges: Charges,
     /// Cells that running requests may need. Shared cells are counted once for each request.
     reserved_cells: usize,
     /// In computed tokens. Adapts to how often kept prefixes are reused.
     prefix_ttl: f64,
-    /// How many tokens are generated for a request.
+    /// The mean number of tokens that are generated for a request.
     mean_completion: f64,
     seconds_per_prompt_token: f64,
 }
@@ -243,12 +244,12 @@ impl<R> Scheduler<R> {
         }
     }
 
-    /// Takes into account how long a prompt token took in a step that was mostly prompt.
+    /// Takes into account the time per prompt token in a step that was mostly prompt.
     pub(crate) fn observe_prompt(&mut self, seconds_per_token: f64) {
         self.seconds_per_prompt_token += (seconds_per_token - self.seconds_per_prompt_token) / 4.0;
     }
 
-    /// How many prompt tokens the next step computes, beside requests that generate.
+    /// The maximum of prompt tokens in the next step, beside requests that generate.
     fn piece(&self, generating: usize) -> usize {
         let StepSeconds { first, further } = self.limits.step_seconds;
         let seconds = match generating.checked_sub(1) {
@@ -323,8 +324,8 @@ impl<R> Scheduler<R> {
         let mut prompts: Vec<_> = self.running.iter().filter(|running| running.generated == 0).collect();
         prompts.sort_by_key(|running| self.prompt_charges.charged(&running.tag)); // stable: in their order within a key
         let mut charges = Vec::new();
-        // Prompts come first in a batch. Attention computes neighbours together, and tokens that begin with a prompt have
-        // more in common with each other than with those that are generated.
+        // Prompts come first in a batch: attention computes neighbouring tokens together, and tokens of a prompt see more
+        // common cells than generated ones.
         for running in prompts {
             if left == 0 {
                 break;
@@ -349,11 +350,11 @@ impl<R> Scheduler<R> {
         step
     }
 
-    /// Adds guesses of what comes after the tokens of a batch, where that pays.
+    /// Adds drafts after the tokens of a batch, where they save time.
     fn add_drafts(&mut self, batch: &mut Vec<BatchEntry>) {
         let mut others = batch.len();
         for running in self.running.iter_mut().filter(|running| running.generated > 0) {
-            // The last token that it may generate is not computed.
+            // The last generated token is not computed.
             let useful = running.max_tokens.saturating_sub(running.generated + 1);
             let max = useful.min(self.limits.max_step_tokens.saturating_sub(others));
             let draft = running.drafts.draft(others - 1, self.limits.step_seconds, max);
@@ -364,12 +365,12 @@ impl<R> Scheduler<R> {
             running.has_draft = !draft.is_empty();
             others += draft.len();
         }
-        // The tokens of a sequence lie side by side.
+        // Makes the tokens of a sequence adjacent.
         batch.sort_by_key(|entry| entry.sequence);
     }
 
-    /// Whether an output of the last batch tells the next token of its sequence. That of a draft does if all before it was
-    /// right.
+    /// Whether an output of the last batch gives the next token of its sequence. That of a drafted token does if the draft
+    /// was right up to it.
     pub(crate) fn counts(&self, entry: &BatchEntry) -> bool {
         self.cache.ends_with(entry.sequence, entry.position, entry.token)
     }
@@ -382,17 +383,16 @@ impl<R> Scheduler<R> {
             let own = part.iter().filter(|entry| entry.position < length).count(); // without its draft
             self.cache.computed(part[0].sequence, own, &mut ops);
         }
-        // Every token of the batch has passed by every cell that is kept.
+        // Every token of the batch has skipped every kept cell, which slows down every step. A prefix that was evicted unused
+        // shortens the TTL, a reused one lengthens it.
         let evicted = self.cache.age(batch.len() as u64, self.prefix_ttl as u64, &mut ops);
-        // That slows down every step. A prefix that was evicted unused shortens the TTL, a reused one
-        // lengthens it.
         let min = self.limits.max_prefix_ttl * MIN_PREFIX_TTL_FRACTION;
         self.prefix_ttl = (self.prefix_ttl * TTL_AFTER_EVICTION.powi(evicted as i32)).max(min);
         ops
     }
 
-    /// Adds a token to a sequence, which was sampled after its last one; `end` if it is an end-of-generation token. Returns
-    /// the request if it has finished.
+    /// Adds the sampled token to a sequence; `end` if it is an end-of-generation token. Returns the request if it has
+    /// finished.
     pub(crate) fn generated(
         &mut self,
         sequence: Sequence,
@@ -469,8 +469,8 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// No person alone gets the last quarter of slots and cells, so that another one can start at once, or crowds the
-    /// cache. But everyone may have one running request.
+    /// No person alone gets the last quarter of slots and cells, so that another person can start immediately, and no person
+    /// alone crowds the cache. But everyone may have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
         let (own, _) = self.in_flight.count(tag);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;
@@ -479,11 +479,11 @@ impl<R> Scheduler<R> {
         self.running.len() < slots && (own == 0 || has_room())
     }
 
-    /// Whether one more request would take more time than it saves.
+    /// Whether a further request in parallel would cost more time than it saves.
     ///
     /// With n cells in use, a request whose prompt has p tokens takes p/n of each step's fixed time for each token that it
-    /// generates, and its p tokens pass by n cells: p (generated * step / n + hidden * n). That is least where n is the root
-    /// below. Where n cells cost less than half of what a token costs anyway, it does not matter.
+    /// generates, and its p tokens skip n cells: p (generated * step / n + hidden * n). The minimum is at the root below. It
+    /// does not matter while n cells cost less than half as much as a token.
     fn is_crowded(&self) -> bool {
         let Limits { step_seconds, seconds_per_hidden_cell, max_prefix_ttl, .. } = self.limits;
         let best = (self.mean_completion * step_seconds.first / seconds_per_hidden_cell).sqrt();

@@ -21,34 +21,33 @@ pub(crate) struct ChatTemplate {
     /// In bytes, if there is such a bound.
     longest_token: Option<usize>,
     tokenizes_words: bool,
-    /// What a prompt must begin with, if anything.
+    /// The token that a prompt must begin with, if any.
     first_token: Option<Token>,
     begin: String,
     end: String,
-    /// Roles after which another one can be written by anyone: only text marks where they end.
+    /// Roles whose end only text marks, so that their messages can forge another role.
     unmarked: Vec<Role>,
     reasoning: Reasoning,
 }
 
-/// Longer texts are tokenized in parts. Some vocabularies split a text into words by a regular expression that recurses
-/// for every character of a word.
+/// Longer texts are tokenized in parts, because some vocabularies split a text into words by a regular expression that
+/// recurses for every character of a word.
 const MAX_TEXT_BYTES: usize = 4096;
-/// About what a turn may cost, in bytes of text: a few milliseconds.
+/// The approximate cost of a turn, in bytes of text: a few milliseconds.
 const TURN_COST: usize = 4096;
-/// What a call costs whatever the text, in bytes: regular expressions are compiled for each.
+/// The fixed cost of a call, in bytes of text: regular expressions are compiled for each call.
 const COST_PER_CALL: usize = 256;
 
-/// A rendered prompt of which not everything is tokenized yet.
+/// A rendered prompt that is tokenized in part.
 pub(crate) struct UnfinishedPrompt {
-    /// Of the pieces so far.
     tokens: Vec<Token>,
-    /// The pieces that are left.
+    /// The pieces that are not tokenized yet.
     pieces: VecDeque<Piece>,
     marks: Marks,
 }
 
 impl UnfinishedPrompt {
-    /// The tokens so far.
+    /// The number of tokens so far.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens.len()
     }
@@ -59,13 +58,13 @@ impl UnfinishedPrompt {
     }
 }
 
-/// The template rejected the conversation. Holds the template's own message.
+/// The template rejected the conversation. Holds the template's message.
 #[derive(Debug, thiserror::Error)]
-#[error("the model's chat template refuses this conversation: {0}")]
+#[error("the model's chat template rejects this conversation: {0}")]
 pub(crate) struct TemplateError(String);
 
 impl ChatTemplate {
-    /// Compiles the model's template, and renders a short conversation to see what it makes of it.
+    /// Compiles the model's template, and renders short conversations to learn how it marks roles and reasoning.
     pub(crate) fn new(model: Arc<Model>) -> Result<Self, ModelError> {
         let source = model.template()?;
         let bad = |reason: String| ModelError::BadTemplate(model.file().to_owned(), reason);
@@ -93,12 +92,12 @@ impl ChatTemplate {
             Ok((hello, template.render_or_rewrite(messages)?))
         });
         let (hello, rendered) = rendered.map_err(|error: Error| bad(error.to_string()))?;
-        template.reasoning = Reasoning::of(&source, &hello);
+        template.reasoning = Reasoning::from_template(&source, &hello);
         template.unmarked = template.markup.unmarked_ends(&rendered, &turns).into_iter().map(|at| roles[at]).collect();
         Ok(template)
     }
 
-    /// Roles whose end is marked by text alone, so that a message can go on in another role's name.
+    /// Roles whose end is marked by text alone, so that a message can continue in another role's name.
     pub(crate) fn unmarked_roles(&self) -> &[Role] {
         &self.unmarked
     }
@@ -107,13 +106,13 @@ impl ChatTemplate {
         self.reasoning
     }
 
-    /// The least number of tokens that a conversation can have, by its size alone.
+    /// A lower bound of a conversation's tokens, by its size alone.
     pub(crate) fn least_tokens(&self, request: &ChatRequest) -> usize {
         let bytes: usize = request.messages().iter().map(|message| message.content().len()).sum();
         self.longest_token.map_or(0, |longest| bytes / longest)
     }
 
-    /// Renders a conversation, up to where the completion begins, to be tokenized piece by piece.
+    /// Renders a conversation up to where the completion begins. The result is tokenized in turns.
     pub(crate) fn prompt(&self, request: &ChatRequest) -> Result<UnfinishedPrompt, TemplateError> {
         let messages = request.messages();
         let marks = Marks::absent_from(messages.iter().map(|message| message.content()));
@@ -134,13 +133,13 @@ impl ChatTemplate {
         Ok(UnfinishedPrompt { tokens: Vec::new(), pieces, marks })
     }
 
-    /// What it costs to render a conversation, in bytes of text that are tokenized in that time.
+    /// The cost of rendering a conversation, in bytes of text that are tokenized in the same time.
     pub(crate) fn rendering_cost(request: &ChatRequest) -> usize {
         let bytes: usize = request.messages().iter().map(|message| message.content().len()).sum();
         COST_PER_CALL + bytes / 16
     }
 
-    /// Tokenizes the next pieces of a prompt, about as many as a turn has. Returns what they cost.
+    /// Tokenizes the next pieces of a prompt, about one turn's worth. Returns their cost.
     pub(crate) fn tokenize_turn(&self, prompt: &mut UnfinishedPrompt) -> usize {
         let mut cost = 0;
         while cost < TURN_COST
@@ -162,14 +161,14 @@ impl ChatTemplate {
         cost
     }
 
-    /// Tokenizes a text. Returns the number of calls that it took, each of which has a cost of its own.
+    /// Tokenizes a text. Returns the number of calls that it took, each of which has a fixed cost.
     fn tokenize_text(&self, text: &str, marks: Marks, tokens: &mut Vec<Token>) -> usize {
         let Some(written) = marks.without_marks(text) else {
             tokens.extend(self.model.tokenize(text));
             return 1;
         };
-        // Hardly any tokenizer makes a control token of a text that spells it out. Only for one that does, the text is
-        // split within each: a call for every one of thousands takes far longer than one for all.
+        // Hardly any tokenizer turns a text that spells out a control token into that token. Only for such a tokenizer, the
+        // text is split within each control token: thousands of calls take far longer than one.
         let before = tokens.len();
         tokens.extend(self.model.tokenize(&written));
         if !tokens[before..].iter().any(|token| self.markup.is_control(*token)) {
@@ -179,7 +178,7 @@ impl ChatTemplate {
         marks.split(text).map(|part| tokens.extend(self.model.tokenize(part))).count() + 1
     }
 
-    /// Some templates have no system role, or require alternating roles. Then the conversation is rewritten.
+    /// Some templates have no system role, or require alternating roles. For these the conversation is rewritten.
     fn render_or_rewrite(&self, messages: Vec<(Role, String)>) -> Result<String, Error> {
         self.render(&messages).or_else(|refusal| self.render(&alternating_roles(messages)).map_err(|_| refusal))
     }
@@ -190,7 +189,7 @@ impl ChatTemplate {
 }
 
 /// A template can double a text with each of its steps. If the first renderings take more than this, only this process
-/// ends, and the supervisor finds the model at fault.
+/// ends, and the supervisor attributes the failure to the model.
 const TRIAL_MEMORY: u64 = 256 << 20;
 
 fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {
@@ -202,7 +201,7 @@ fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {
     let is_bounded = bound.is_some() && setrlimit(Resource::As, Rlimit { current: bound, ..before }).is_ok();
     let result = work();
     if is_bounded {
-        let _ = setrlimit(Resource::As, before); // it was that before
+        let _ = setrlimit(Resource::As, before); // cannot fail: it is the former limit
     }
     result
 }

@@ -1,24 +1,24 @@
-//! How many threads compute: as many as tuning found best, and fewer while other processes need the CPUs.
+//! How many threads compute: as many as the tuning found best, and fewer while other processes need the CPUs.
 //!
-//! Threads wait for each other many times in a step. If one of them is not running, because another process has its CPU, all
-//! others wait, and one busy process costs nine tenths of the speed instead of its share. With one thread less the other
-//! process has a CPU to itself.
+//! Threads wait for each other many times in a step. If another process has the CPU of one of them, all others wait, and
+//! one busy process costs nine tenths of the speed instead of its share. With one thread less, the other process has a
+//! CPU to itself.
 //!
 //! Pure: measured times come in, numbers of threads come out.
 
 use std::time::Duration;
 
-/// Some time in which the engine computed.
+/// Measurements over a time in which the engine computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) passed: Duration,
     /// CPU time of all threads of this process.
     pub(crate) cpu: Duration,
-    /// `None` where that is not known.
+    /// `None` if unknown.
     pub(crate) machine: Option<MachineSample>,
 }
 
-/// The machine's CPUs meanwhile.
+/// The machine's CPUs in that time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MachineSample {
     pub(crate) cpus: usize,
@@ -34,11 +34,11 @@ impl Sample {
     }
 }
 
-/// How many CPUs the other processes use at least before they count: a service in front of the engine uses some, too.
+/// CPUs that other processes must use before they count: a service in front of the engine uses some, too.
 const MIN_OTHERS: f64 = 0.35;
-/// What the threads of a step may lack of their CPUs, in CPUs: interrupts, and this process's other work.
+/// The CPU time that the threads of a step may lack, in CPUs: it goes to interrupts and this process's other work.
 const TOLERANCE: f64 = 0.15;
-/// How long to wait before more threads are tried. Doubles each time that they were too many.
+/// How long to wait before more threads are tried. Doubled each time that they were too many.
 const MIN_PATIENCE: Duration = Duration::from_millis(500);
 const MAX_PATIENCE: Duration = Duration::from_secs(16);
 
@@ -65,9 +65,8 @@ impl Threads {
         let Some(machine) = sample.machine else { return self.now };
         let cpus = |time: Duration| time.as_secs_f64() / sample.passed.as_secs_f64().max(f64::MIN_POSITIVE);
         let (got, idle, others) = (cpus(sample.cpu), cpus(machine.idle), cpus(machine.others));
-        // A thread that lacks time while a CPU is idle was asleep, because there was nothing to do for it. One that lacks
-        // time though others take little is on a virtual machine whose host takes it: with fewer threads that would not
-        // end.
+        // A thread that lacks time while a CPU is idle was asleep, because it had no work. A thread that lacks time though
+        // others use little is on a virtual machine whose host takes the time: fewer threads would not help.
         let are_too_many = got + idle < self.now as f64 - TOLERANCE && others > MIN_OTHERS;
         let free = machine.cpus as f64 - others;
         if self.now > 1 && are_too_many {
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_stay_where_nobody_else_needs_the_cpus() {
+    fn the_number_of_threads_stays_if_no_other_process_needs_the_cpus() {
         let sleeping = MachineSample { cpus: 2, idle: WINDOW / 2, others: WINDOW / 10 };
         let host_takes_time = MachineSample { cpus: 2, idle: Duration::ZERO, others: WINDOW / 10 };
         for machine in [Some(sleeping), Some(host_takes_time), None] {
@@ -142,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever others do, there is at least one thread and never more than tuning found best; and when all is
-        /// quiet for a while, all threads are back.
+        /// For any load of others, there is at least one thread and never more than the tuning found best. All threads are
+        /// back after a quiet time.
         #[test]
         fn stays_within_its_bounds_and_recovers(
             cpus in 1..64_usize,
@@ -158,7 +157,7 @@ mod tests {
             prop_assert_eq!(threads.now(), cpus);
         }
 
-        /// Others that use some CPUs all the time have them to themselves before long.
+        /// Processes that use some CPUs all the time soon have them to themselves.
         #[test]
         fn others_have_their_cpus(cpus in 2..16_usize, others in 1..16_usize) {
             let others = others.min(cpus - 1);

@@ -1,4 +1,4 @@
-//! Turns requests into prompts, on a thread of its own and in turns by tag, and hands them to the decode loop.
+//! Turns requests into prompts on a separate thread, in turns by tag, and sends them to the decode loop.
 //!
 //! Templating and tokenizing take longer than a small request's whole completion. So they delay neither health checks
 //! nor decoding, and one tag's large prompts hardly delay another's: a turn is a few milliseconds long. A request whose
@@ -19,17 +19,17 @@ use crate::template::{ChatTemplate, UnfinishedPrompt};
 use crate::turns::Turns;
 use crate::worker::{Inbox, Message, PendingCompletion, RefusalError, Respond, Stats};
 
-/// Some vocabularies' regular expressions recurse for every character of a text. Only what is used takes memory.
+/// Some vocabularies' regular expressions recurse for every character of a text. Only the used part takes memory.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Tokens of a prompt that is too long are counted up to this many contexts. What is beyond is said to be "at least".
+/// Tokens of a prompt that is too long are counted up to this many contexts. Longer ones are reported as "at least".
 const MAX_COUNTED_CONTEXTS: usize = 2;
 
 /// A request that is to be tokenized.
 pub(crate) struct Job {
     pub(crate) request: ChatRequest,
     pub(crate) tag: Tag,
-    /// When it is dropped if it has not started.
+    /// It is dropped at this time if it has not started.
     pub(crate) deadline: Instant,
     pub(crate) respond_to: Respond,
 }
@@ -40,8 +40,8 @@ struct UnfinishedJob {
     prompt: Option<UnfinishedPrompt>,
 }
 
-/// What a turn led to.
-enum Progress {
+/// The result of a turn.
+enum JobState {
     Unfinished(UnfinishedJob),
     Ready(Box<scheduler::Request<PendingCompletion>>),
     Refused(Respond, RefusalError),
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl Tokenizer {
-    /// Prompts are sent to the inbox. `context` is what a prompt and its completion may have together, in tokens.
+    /// Prompts are sent to the inbox. `context` is the limit of a prompt and its completion together, in tokens.
     pub(crate) fn start(
         template: Arc<ChatTemplate>,
         context: usize,
@@ -77,7 +77,7 @@ impl Tokenizer {
         Ok(Self(shared))
     }
 
-    /// Queues a request. If there are too many, one is refused: this one, or another of a tag that has more.
+    /// Queues a request. If the queue is full, refuses a request: this one, or another of a tag that has more.
     pub(crate) fn push(&self, job: Job) {
         let rejected = {
             let mut state = self.0.state.lock();
@@ -108,18 +108,18 @@ impl TokenizerThread {
     fn run(self) {
         while let Some((tag, job)) = self.next_turn() {
             let turn = std::panic::catch_unwind(AssertUnwindSafe(|| self.work(job)));
-            // After a panic the job is gone, and its client is told that there is no response.
+            // After a panic the job is gone, and its client gets an error because the channel is closed.
             let (cost, progress) = turn.map_or((0, None), |(cost, progress)| (cost, Some(progress)));
             let mut state = self.shared.state.lock();
             state.turns.charge(&tag, cost);
             match progress {
-                Some(Progress::Unfinished(job)) => state.turns.put_back(tag, job),
-                Some(Progress::Ready(request)) => {
+                Some(JobState::Unfinished(job)) => state.turns.put_back(tag, job),
+                Some(JobState::Ready(request)) => {
                     drop(state);
-                    // The decode loop may have stopped. Then the client is told so.
+                    // If the decode loop has stopped, the closed channel reports it to the client.
                     let _ = self.inbox.send(Message::Complete(*request));
                 }
-                Some(Progress::Refused(respond_to, refusal)) => {
+                Some(JobState::Refused(respond_to, refusal)) => {
                     drop(state);
                     refuse(respond_to, refusal);
                 }
@@ -128,7 +128,8 @@ impl TokenizerThread {
         }
     }
 
-    /// Waits for the next turn. Drops requests whose client is gone or whose deadline has passed. `None` at the end.
+    /// Waits for the next turn. Drops requests whose client is gone or whose deadline has passed. `None` once the tokenizer
+    /// is closed.
     fn next_turn(&self) -> Option<(Tag, UnfinishedJob)> {
         let mut state = self.shared.state.lock();
         loop {
@@ -149,28 +150,28 @@ impl TokenizerThread {
         }
     }
 
-    /// One turn of a job, and what it cost.
-    fn work(&self, UnfinishedJob { job, prompt }: UnfinishedJob) -> (usize, Progress) {
+    /// Does one turn of a job, and returns its cost.
+    fn work(&self, UnfinishedJob { job, prompt }: UnfinishedJob) -> (usize, JobState) {
         let (rendering, prompt) = match prompt {
             Some(prompt) => (0, Ok(prompt)),
             None => (ChatTemplate::rendering_cost(&job.request), self.template.prompt(&job.request)),
         };
         let mut prompt = match prompt {
             Ok(prompt) => prompt,
-            Err(error) => return (rendering, Progress::Refused(job.respond_to, RefusalError::Template(error))),
+            Err(error) => return (rendering, JobState::Refused(job.respond_to, RefusalError::Template(error))),
         };
         let cost = rendering + self.template.tokenize_turn(&mut prompt);
         if prompt.tokens() >= MAX_COUNTED_CONTEXTS * self.context {
             let refusal = RefusalError::TooLong { tokens: prompt.tokens(), is_exact: false };
-            return (cost, Progress::Refused(job.respond_to, refusal));
+            return (cost, JobState::Refused(job.respond_to, refusal));
         }
         let progress = match prompt.finish() {
-            Err(prompt) => Progress::Unfinished(UnfinishedJob { job, prompt: Some(prompt) }),
+            Err(prompt) => JobState::Unfinished(UnfinishedJob { job, prompt: Some(prompt) }),
             Ok(prompt) if prompt.is_empty() || prompt.len() >= self.context => {
                 let refusal = RefusalError::TooLong { tokens: prompt.len(), is_exact: true };
-                Progress::Refused(job.respond_to, refusal)
+                JobState::Refused(job.respond_to, refusal)
             }
-            Ok(prompt) => Progress::Ready(Box::new(self.request(job, prompt))),
+            Ok(prompt) => JobState::Ready(Box::new(self.request(job, prompt))),
         };
         (cost, progress)
     }

@@ -1,5 +1,5 @@
-//! Times a decoder with work that looks like production's: a piece of a prompt after a long context, several sequences
-//! that generate after a common prefix, and one alone.
+//! Times a decoder with work like that in production: a piece of a prompt after a long context, several sequences that
+//! generate after a common prefix, and one sequence alone.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) struct Bounds<'a> {
 }
 
 pub(crate) enum TrialError {
-    /// With these settings, on this machine.
+    /// The settings do not work on this machine.
     DoesNotWork,
     TooSlow,
     Interrupted,
@@ -45,29 +45,29 @@ impl From<DecodeError> for TrialError {
 
 const SEQUENCES: u16 = 8;
 const SEQUENCES_ON_GPU: u16 = 32;
-/// The prompt before the piece that is timed. A slow model gets less.
+/// The length of the prompt before the piece that is timed. A slow model gets a shorter one.
 const MAX_CONTEXT: usize = 1024;
 const MIN_CONTEXT: usize = 64;
 const CONTEXT_SECONDS: f64 = 0.8;
-/// Tokens of a piece while the context is computed, and of the one that is timed.
+/// Tokens of a piece while the context is computed, and of the piece that is timed.
 const CONTEXT_PIECE: usize = 256;
 const PIECE: usize = 128;
-/// Sizes of pieces between which the scheduler may choose. The larger ones are timed if they take no longer than a step may.
+/// The sizes of pieces that the scheduler may use. Larger ones are timed only if they take no longer than a step may.
 const PIECE_SIZES: [usize; 5] = [16, 64, 128, 256, 512];
 const MAX_TIMED_ON_SLOW_MACHINES: usize = 64;
 /// GPUs compute many tokens nearly as fast as one.
 const PIECE_ON_GPU: usize = 512;
 const WARM_UP_TOKENS: usize = 32;
 const OWN_TOKENS: usize = 16;
-/// How often each part is timed at most; the fastest time counts, because others may have disturbed the rest.
+/// The maximum of times that a part is timed. The fastest time counts, because other processes may have slowed the rest.
 const REPETITIONS: usize = 3;
 const MAX_STEPS: usize = 12;
-/// A part is repeated for no longer than this.
+/// A part is repeated for at most this time.
 const SECONDS_PER_PART: f64 = 0.3;
-/// Threads that wait for each other spin, so they get nearly all of the time unless others need it.
+/// Threads spin while they wait for each other, so they get nearly all of the time unless other processes need it.
 const QUIET_CPU_SHARE: f64 = 0.85;
 
-/// How many generate together in a trial.
+/// The number of sequences that generate together in a trial.
 pub(crate) fn sequences(model: &Model) -> u16 {
     if model.is_on_gpu() { SEQUENCES_ON_GPU } else { SEQUENCES }
 }
@@ -90,13 +90,13 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) 
     let prompt = fastest(REPETITIONS, || trial.prompt_once(piece))?;
     let together = trial.together(sequences)?;
     let one = fastest(MAX_STEPS, || trial.prompt(1))?;
-    // Who waits for a GPU needs no CPU.
+    // Threads that wait for a GPU use no CPU, so the share says nothing.
     let quiet = model.is_on_gpu() || clock.share_of(settings.threads) > QUIET_CPU_SHARE;
     let speed = Speed { prompt: piece as f64 / prompt, together: f64::from(sequences) / together, one: 1.0 / one };
     Ok(Measured { speed, quiet, took: trial.began.elapsed() })
 }
 
-/// Which sizes of prompt pieces pay, with the CPU's kernels.
+/// The best sizes of prompt pieces with the CPU's kernels.
 pub(crate) fn pieces(
     model: &Model,
     settings: DecoderSettings,
@@ -121,7 +121,7 @@ pub(crate) fn pieces(
     Ok(Pieces::from_times(&seconds_per_token))
 }
 
-/// The fastest time of several, as many as there is time for but two at least.
+/// The fastest of at most `times` runs: as many as there is time for, but at least two.
 fn fastest(times: usize, mut part: impl FnMut() -> Result<f64, TrialError>) -> Result<f64, TrialError> {
     let began = Instant::now();
     let mut fastest = part()?;
@@ -143,14 +143,14 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Seconds for so many tokens of the first sequence.
+    /// Seconds for the next `tokens` tokens of the first sequence.
     fn prompt(&mut self, tokens: usize) -> Result<f64, TrialError> {
         let seconds = self.time(&entries(0, self.position..self.position + tokens))?;
         self.position += tokens;
         Ok(seconds)
     }
 
-    /// The same, of which nothing stays.
+    /// Like `prompt`, but removes the tokens again.
     fn prompt_once(&mut self, tokens: usize) -> Result<f64, TrialError> {
         let (start, end) = (self.position, self.position + tokens);
         let seconds = self.time(&entries(0, start..end))?;
@@ -189,7 +189,7 @@ impl Trial<'_> {
     }
 }
 
-/// Which tokens they are does not matter.
+/// The choice of tokens does not matter.
 fn entries(sequence: u16, positions: Range<usize>) -> Vec<BatchEntry> {
     let end = positions.end;
     let entry = |position: usize| BatchEntry {

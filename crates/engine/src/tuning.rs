@@ -1,8 +1,8 @@
-//! Which decoder settings are fastest depends on the machine, by more than a factor of two. So the engine times the few
-//! that matter when it first loads a model, and stores the best in the data folder.
+//! Which decoder settings are fastest depends on the machine; the difference is more than a factor of two. So the engine
+//! times the few candidates that matter when it first loads a model, and stores the best in the data folder.
 //!
-//! A tuning is about the machine, not about the moment: it holds for a model, a CPU and a build of this program, and one
-//! from a busy moment is done again at the next quiet one.
+//! A tuning holds for a model, a CPU and a build of this program. A tuning from a busy machine is repeated once the
+//! machine is quiet.
 
 use std::fmt;
 use std::fs;
@@ -79,7 +79,7 @@ struct Work {
 
 impl Work {
     const ON_CPUS: Self = Self { prompt: 4.0, together: 2.0, one: 1.0 };
-    /// A GPU has many callers: as many steps for all together as for one alone.
+    /// A GPU serves many callers: as many steps for all of them together as for one alone.
     const ON_GPUS: Self = Self { prompt: 64.0, together: 32.0, one: 1.0 };
 
     fn typical(model: &Model) -> &'static Self {
@@ -105,7 +105,7 @@ impl Tuning {
         &self.key
     }
 
-    /// The same for a file that has moved, or has another time.
+    /// The same tuning for a file that has moved or has another modification time.
     pub(crate) fn with_key(self, key: Key) -> Self {
         Self { key, ..self }
     }
@@ -115,11 +115,11 @@ impl Tuning {
     }
 }
 
-/// What a tuning is about.
+/// What a tuning holds for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
     model_sha256: String,
-    /// By which a model is recognized without reading it.
+    /// Path, size and modification time identify a model without reading it.
     model_path: String,
     model_bytes: u64,
     model_modified_micros: u64,
@@ -127,7 +127,7 @@ pub(crate) struct Key {
     options: Options,
 }
 
-/// What was allowed to be tried.
+/// What the tuning was allowed to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) library_only: bool,
@@ -141,13 +141,13 @@ impl Key {
         &self.options
     }
 
-    /// The same as the one of `other`, except that the file may have moved or have another time.
+    /// Equal to `other`, except that the file may have moved or have another modification time.
     fn is_same(&self, other: &Self) -> bool {
         (&self.model_sha256, &self.machine, &self.options) == (&other.model_sha256, &other.machine, &other.options)
     }
 }
 
-/// What the speed depends on beside the model.
+/// What the speed depends on besides the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Machine {
     cpu: String,
@@ -155,7 +155,7 @@ struct Machine {
     build: String,
 }
 
-/// Counted up when trials or candidates change, so that stored tunings are done again.
+/// Incremented when trials or candidates change, so that stored tunings are repeated.
 const TRIALS_VERSION: u32 = 7;
 
 impl Machine {
@@ -167,7 +167,7 @@ impl Machine {
     }
 }
 
-/// What was found out about some settings.
+/// The result of timing some settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial {
     pub settings: DecoderSettings,
@@ -181,7 +181,7 @@ pub struct Trial {
 pub enum NoSpeed {
     /// The settings do not work on this machine.
     DoesNotWork,
-    /// They are so much slower than others that the trial was not finished.
+    /// They are so slow that the trial was stopped early.
     TooSlow,
 }
 
@@ -192,13 +192,13 @@ pub(crate) struct TuningFile {
 }
 
 impl TuningFile {
-    /// One that cannot be read, as it may be from another version, counts as empty.
+    /// A file that cannot be read, for example from another version, counts as empty.
     pub(crate) fn read(data_dir: &Path) -> Self {
         let path = data_dir.join("tuning.json");
         Self { tunings: Self::tunings(&path), path }
     }
 
-    /// What a tuning of a model on this machine would be about. Takes a while for a model that is not known yet.
+    /// The key of a tuning of a model on this machine. Reads the whole file of a model that is not known yet.
     pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
         let model_path = fs::canonicalize(model)?.display().to_string();
         let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
@@ -217,8 +217,8 @@ impl TuningFile {
         self.tunings.iter().find(|tuning| tuning.key.is_same(key))
     }
 
-    /// Stores a tuning, in place of those that it supersedes: for the same model and CPU, but of another build. Their
-    /// copies of the weights are removed. Other processes may store theirs at the same time.
+    /// Stores a tuning in place of those that it supersedes: for the same model and CPU, with the same options or of another
+    /// build. Removes their copies of the weights. Other processes may store tunings at the same time.
     pub(crate) fn store(&mut self, tuning: Tuning) -> std::io::Result<()> {
         let lock = fs::File::create(self.path.with_extension("lock"))?;
         lock.lock()?;
@@ -260,7 +260,7 @@ pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Opti
     Some(Tuning { key, quiet, choice, speed, pieces, copy: None })
 }
 
-/// The tuning with another form of the model, if that is clearly faster than the one that was tuned.
+/// The tuning for another form of the model, if that is clearly faster than the tuned one.
 pub(crate) fn with_faster(other: &Model, tuning: &Tuning, progress: &mut dyn Progress) -> Option<Tuning> {
     let before = Trial { settings: tuning.choice, speed: Ok(tuning.speed), quiet: tuning.quiet };
     let (tried, _) = time(other, tuning.choice, None, progress)?;
@@ -289,8 +289,8 @@ pub(crate) fn digest(path: &Path) -> std::io::Result<String> {
     Ok(base16ct::lower::encode_string(&digest.finalize()))
 }
 
-/// The CPU's name, the number of its logical cores, and what kernels choose their instructions by: virtual machines hide
-/// some of them under the same name.
+/// The CPU's name, its number of logical cores, and the instruction sets that kernels depend on: virtual machines may
+/// hide some of them under the same CPU name.
 fn cpu_name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -299,8 +299,8 @@ fn cpu_name() -> String {
     };
     let name = field("model name").or_else(|| field("CPU part")).unwrap_or_else(|| std::env::consts::ARCH.into());
     let flags = field("flags").or_else(|| field("Features")).unwrap_or_default();
-    let told = ["avx2", "avx512", "amx", "asimd", "sve", "i8mm", "bf16"];
-    let flags: Vec<&str> = flags.split(' ').filter(|flag| told.iter().any(|told| flag.contains(told))).collect();
+    let relevant = ["avx2", "avx512", "amx", "asimd", "sve", "i8mm", "bf16"];
+    let flags: Vec<&str> = flags.split(' ').filter(|flag| relevant.iter().any(|name| flag.contains(name))).collect();
     format!("{name} x{} ({})", cpus(), flags.join(" "))
 }
 
@@ -308,11 +308,11 @@ pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// No further candidate is tried after this time. The most promising ones come first.
+/// No further candidate is tried after this time. The most promising candidates come first.
 const MAX_TUNING_TIME: Duration = Duration::from_secs(3);
-/// A trial that takes so much longer than the first one is given up.
+/// A trial that takes this many times as long as the first one is stopped.
 const TOO_SLOW: f64 = 1.25;
-/// How much better than an earlier candidate another one must be, when it was quiet and when it was not.
+/// The cost of a later candidate must be below that of an earlier one by this factor, on a quiet and on a busy machine.
 const MARGINS: (f64, f64) = (0.98, 0.75);
 
 /// The best settings, their speed, and whether the machine was quiet. `None` if `progress` interrupts it.
@@ -333,7 +333,7 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
         progress.trying(done, all);
         let (mut tried, took) = time(model, settings, bound, progress)?;
         if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
-            tried = better(tried, time(model, settings, bound, progress)?.0, work); // perhaps it is quiet now
+            tried = better(tried, time(model, settings, bound, progress)?.0, work); // the machine may be quiet now
         }
         progress.tried(&tried);
         bound = bound.or(took.map(|took| took.mul_f64(TOO_SLOW)));
@@ -349,11 +349,11 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
     })
 }
 
-/// As large as a step can be.
+/// Pieces as large as a step.
 const PIECES_ON_GPU: Pieces = Pieces { best: usize::MAX, smallest: 64 };
 const PIECES_NOT_TIMED: Pieces = Pieces { best: 512, smallest: 64 };
 
-/// There is nothing to choose: the GPU's kernels compute, and threads would only wait for it.
+/// The only candidate: the GPU's kernels compute, and more threads would only wait for it.
 const ON_GPU: DecoderSettings =
     DecoderSettings { kv: KvType::F16, attention: Attention::Library, products: Products::Library, threads: 1 };
 
@@ -361,13 +361,13 @@ const ON_GPU: DecoderSettings =
 fn on_cpu(library_only: bool) -> (Vec<DecoderSettings>, Option<usize>) {
     let products = if library_only { Products::Library } else { Products::Own };
     let candidate = |(attention, kv)| DecoderSettings { kv, attention, products, threads: cpus() };
-    // Ours takes as long with both numbers, and f16 is the more exact one.
+    // Our attention is equally fast with both formats, and f16 is more exact.
     let own = (!library_only).then_some((Attention::Own, KvType::F16));
     let library = [(Attention::Library, KvType::F16), (Attention::Library, KvType::Bf16)];
     (own.into_iter().chain(library).map(candidate).collect(), fewer_threads(cpus()))
 }
 
-/// The later one only if it is clearly better. Figures from a busy moment say little.
+/// The later trial only if it is clearly better. Figures from a busy machine are unreliable.
 fn better(before: Trial, later: Trial, work: &Work) -> Trial {
     if is_better(&before, &later, work) { later } else { before }
 }
@@ -380,7 +380,7 @@ fn is_better(before: &Trial, later: &Trial, work: &Work) -> bool {
     }
 }
 
-/// The result, and how long it took if it came to an end. `None` if `progress` interrupts it.
+/// Runs a trial. Returns the result, and how long the trial took if it finished. `None` if `progress` interrupts it.
 fn time(
     model: &Model,
     settings: DecoderSettings,
@@ -397,7 +397,7 @@ fn time(
     }
 }
 
-/// Half of the logical cores are often all physical ones.
+/// Often half of the logical cores is the number of physical ones.
 fn fewer_threads(cpus: usize) -> Option<usize> {
     Some(cpus / 2).filter(|threads| *threads > 1)
 }
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_a_busy_moment_decide_only_if_they_are_far_apart() {
+    fn figures_from_a_busy_machine_decide_only_if_they_are_far_apart() {
         let chosen = |later: Trial| better(trial(KvType::F16, 100.0, true), later, &Work::ON_CPUS).settings.kv;
         assert_eq!(chosen(trial(KvType::Bf16, 110.0, true)), KvType::Bf16);
         assert_eq!(chosen(trial(KvType::Bf16, 101.0, true)), KvType::F16);

@@ -1,11 +1,12 @@
-//! Turns for work that is done in pieces: first the person for whom least was done, and of theirs the key.
+//! Turns for work that is done in pieces. The next turn goes to the person with the least work done, and to the key with
+//! the least among theirs.
 //!
-//! Each piece is charged to its person and key, so a large job costs them more turns than a small one. A person who comes
-//! back after a pause starts level with the one served last: they have neither saved turns nor debts that others had
-//! meanwhile. So a person's piece waits for at most one piece of every other person, and for the one that is being
-//! worked on. The same holds between the keys of a person.
+//! Each piece is charged to its person and key, so a large job costs them more turns than a small one. A person who
+//! returns after a pause starts level with the one served last: a pause neither saves turns nor adds debts. So a person's
+//! piece waits for at most one piece of every other person, and for the piece in progress. The same holds between the
+//! keys of a person.
 //!
-//! Pure: what a piece is and what it costs is the caller's to say.
+//! Pure: the caller defines pieces and their costs.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,11 +14,11 @@ use std::sync::Arc;
 
 use crate::queue::{FairQueue, Tag};
 
-/// What was done for each of several parties.
+/// The work done for each of several parties.
 struct Level<Party> {
-    /// Only of those that are ahead of the level.
+    /// Only for parties ahead of the level.
     ahead: HashMap<Party, usize>,
-    /// What had been done for the one that was served last.
+    /// The work that had been done for the party served last, before that turn.
     level: usize,
 }
 
@@ -40,7 +41,7 @@ impl<Party: Clone + Eq + Hash> Level<Party> {
     }
 }
 
-/// What was done for each person, and for their keys.
+/// The work done for each person, and for each of their keys.
 #[derive(Default)]
 pub(crate) struct Charges {
     people: Level<Arc<str>>,
@@ -48,21 +49,21 @@ pub(crate) struct Charges {
 }
 
 impl Charges {
-    /// What was done for its person and, of that, for its key: the person with the least is next, and of theirs the key.
+    /// The work done for the tag's person, and for its key.
     pub(crate) fn charged(&self, tag: &Tag) -> (usize, usize) {
         let key = self.keys.get(&tag.person).map_or(0, |keys| keys.charged(tag));
         (self.people.charged(&tag.person), key)
     }
 
-    /// Charges a tag, whose turn it is, for a piece of work.
+    /// Charges a tag for the piece of work in its turn.
     pub(crate) fn charge(&mut self, tag: &Tag, cost: usize) {
         self.people.charge(&tag.person, cost);
         self.keys.entry(tag.person.clone()).or_default().charge(tag, cost);
     }
 
-    /// Forgets the keys of people for whom there is no work; `count` people have some.
+    /// Forgets the keys of people without work. `count` people have some.
     pub(crate) fn forget_others(&mut self, count: usize, has_work: impl Fn(&Arc<str>) -> bool) {
-        // Only once there are others: they are looked for one by one.
+        // Only if there may be others, because the search is linear.
         if self.keys.len() > count + 1 {
             self.keys.retain(|person, _| has_work(person));
         }
@@ -102,7 +103,7 @@ impl<J> Turns<J> {
         self.charges.forget_others(self.queue.people(), |person| self.queue.has_person(person));
     }
 
-    /// Returns a job of which there is more to do. It goes on in its key's next turn.
+    /// Puts back a job with work left. It continues in its key's next turn.
     pub(crate) fn put_back(&mut self, tag: Tag, job: J) {
         self.queue.put_back(tag, job);
     }
@@ -123,7 +124,7 @@ mod tests {
         Tag::new(None, name)
     }
 
-    /// Works on everything, a piece of at most `piece` at a time. Jobs are their sizes; returns whose pieces were done.
+    /// Does all work in pieces of at most `piece`. Jobs are their sizes. Returns the person of each piece, in order.
     fn work(turns: &mut Turns<usize>, piece: usize) -> Vec<String> {
         let mut order = Vec::new();
         while let Some((tag, left)) = turns.take() {
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_has_the_turns_of_one_whatever_keys_they_have_and_a_greedy_key_leaves_some_to_the_others() {
+    fn many_keys_give_a_person_no_more_turns_and_a_greedy_key_leaves_turns_to_the_others() {
         let mut turns = Turns::new(1_000);
         for number in 0..10 {
             for _ in 0..10 {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_people_who_have_left_are_forgotten() {
+    fn keys_of_people_without_work_are_forgotten() {
         let mut turns = Turns::new(10);
         for number in 0..1_000 {
             turns.push(tag(&number.to_string()), 5);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     proptest! {
-        /// While a job waits, no other tag gets more than one piece ahead of what is done for its tag.
+        /// While a job waits, no other tag gets more than one piece ahead of its tag.
         #[test]
         fn a_tag_that_waits_falls_behind_by_one_piece_at_most(
             jobs in proptest::collection::vec((0..4_usize, 1..200_usize), 1..60),

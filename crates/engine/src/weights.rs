@@ -1,7 +1,7 @@
 //! The form of the weights that suits this machine.
 //!
-//! On an H200 a small model with 16 bits generates for many callers a third faster than with 4. The converted copy lies
-//! in the data folder; the model itself is never changed. On CPUs our kernels lay the weights out in memory.
+//! On an H200, a small model with 16 bits generates for many callers a third faster than with 4 bits. The converted copy
+//! is stored in the data folder; the model's file is never changed. On CPUs our kernels lay the weights out in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use crate::tuning::{cpus, digest};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightsChoice {
-    /// Another one than the file's if it is faster on this machine and as good.
+    /// Another form than the file's if it is faster on this machine and as exact.
     Auto,
-    /// The file's.
+    /// The file's form.
     File,
-    /// Q8_0, whatever the file has.
+    /// Always Q8_0.
     Q8_0,
-    /// BF16, whatever the file has.
+    /// Always BF16.
     Bf16,
 }
 
 impl WeightsChoice {
-    /// The form that is used in any case, if it is not the file's.
+    /// The form that must be used.
     pub(crate) fn wanted_form(self) -> Option<WeightsForm> {
         match self {
             Self::Auto | Self::File => None,
@@ -48,16 +48,16 @@ pub(crate) struct Converted {
 }
 
 impl Converted {
-    /// Converts a model. The copy lies in a folder.
+    /// Converts a model, and stores the copy in a folder.
     pub(crate) fn make(model: &Path, folder: &Path, form: WeightsForm) -> std::io::Result<Self> {
         let form_name = match form {
             WeightsForm::Q8_0 => "q8_0",
             WeightsForm::Bf16 => "bf16",
         };
-        let folder = fs::canonicalize(folder)?; // the copy is found again from any other one
+        let folder = fs::canonicalize(folder)?; // so that the path holds from any working directory
         let path = folder.join(model.file_name().unwrap_or_default()).with_extension(format!("{form_name}.gguf"));
         let next = path.with_extension("gguf.next");
-        let failed = |_| std::io::Error::other("llama.cpp could not convert it (its own words are in the log)");
+        let failed = |_| std::io::Error::other("llama.cpp could not convert it (see its messages in the log)");
         backend().map_err(std::io::Error::other)?;
         let converted = kernels::convert(model, &next, form, cpus()).map_err(failed);
         if let Err(error) = converted.and_then(|()| fs::File::open(&next)?.sync_all()) {
@@ -69,13 +69,13 @@ impl Converted {
         Ok(Self { sha256: digest(&path)?, path, bytes, modified_micros })
     }
 
-    /// Whether the file is still the one that was made.
+    /// Whether the file has not changed since it was written.
     pub(crate) fn is_intact(&self) -> bool {
         size_and_modified_micros(&self.path).is_ok_and(|found| found == (self.bytes, self.modified_micros))
     }
 
     pub(crate) fn remove(self) {
-        let _ = fs::remove_file(self.path); // it only takes up room
+        let _ = fs::remove_file(self.path); // a file that stays only uses disk space
     }
 }
 

@@ -1,5 +1,5 @@
-//! The one thread that owns the context. It receives requests, computes what the scheduler plans, samples tokens and
-//! responds.
+//! The worker that owns the context. It receives requests, computes the steps that the scheduler plans, samples tokens
+//! and responds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -22,11 +22,11 @@ use crate::tuning::cpus;
 
 pub(crate) enum Message {
     Complete(Request<PendingCompletion>),
-    /// Asks to be told once a token has been decoded.
+    /// Requests a notification after the next decoded token.
     CheckDecode(oneshot::Sender<()>),
 }
 
-/// What a request carries besides its prompt.
+/// The data of a request besides its prompt.
 pub(crate) struct PendingCompletion {
     pub(crate) temperature: f32,
     pub(crate) reasoning: Reasoning,
@@ -41,7 +41,7 @@ pub(crate) struct EngineCompletion {
     pub(crate) cached_tokens: usize,
 }
 
-/// Where the client of a request waits. It is closed when the client is gone.
+/// The response channel of a request. It is closed when the client is gone.
 pub(crate) type Respond = oneshot::Sender<Result<EngineCompletion, RefusalError>>;
 
 /// Why there is no completion.
@@ -52,7 +52,7 @@ pub(crate) enum RefusalError {
     /// The prompt is empty, or does not fit the context.
     TooLong {
         tokens: usize,
-        /// Otherwise there are at least as many tokens.
+        /// If false, there are at least `tokens`.
         is_exact: bool,
     },
     Template(TemplateError),
@@ -93,11 +93,11 @@ pub(crate) struct Worker<'a> {
     decode_checks: Vec<oneshot::Sender<()>>,
     threads: Threads,
     window: Window,
-    /// Since nothing was requested, while its patience has an end.
+    /// The time without requests; only with bounded idle_limit.
     idle: Option<Window>,
 }
 
-/// A step that takes longer lets everyone who generates wait for longer than they should.
+/// A generating step that takes longer counts as slow: it delays the next token of every request.
 const SLOW_STEP_SECONDS: f64 = 0.25;
 
 /// Steps that are measured together.
@@ -107,8 +107,8 @@ struct Window {
 }
 
 impl Window {
-    /// Long enough to tell one busy process from an interrupt (the system counts in hundredths of a second), and short
-    /// beside what a person notices.
+    /// Long enough to distinguish a busy process from an interrupt (the system counts in hundredths of a second), and
+    /// too short for a person to notice.
     const MIN: Duration = Duration::from_millis(80);
 
     fn start() -> Self {
@@ -119,7 +119,7 @@ impl Window {
         self.clock.elapsed().0
     }
 
-    /// What happened in it, if it was long enough; the next one begins then.
+    /// The measurements of this window, if it was long enough. Then the next window begins.
     fn next(&mut self) -> Option<Sample> {
         let (passed, cpu) = self.clock.elapsed();
         if passed < Self::MIN {
@@ -137,17 +137,17 @@ impl Window {
 
 /// What a worker waits for when there is nothing to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum IdleLimit {
     /// Messages.
-    Endless,
-    /// Messages, or that nothing was requested for so long while no other process needed the CPUs.
+    Unlimited,
+    /// Messages, or this time without requests while no other process needed the CPUs.
     Quiet(Duration),
 }
 
 /// Why a worker ended.
 pub(crate) enum Ended {
     EverySenderIsDropped,
-    /// With the inbox for the next one.
+    /// With the inbox for the next worker.
     MachineIsQuiet(Receiver<Message>),
 }
 
@@ -184,10 +184,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Runs until every sender is dropped or its patience ends.
-    pub(crate) fn run(mut self, patience: Patience) -> Result<Ended, DecodeError> {
+    /// Runs until every sender is dropped or its idle_limit ends.
+    pub(crate) fn run(mut self, idle_limit: IdleLimit) -> Result<Ended, DecodeError> {
         loop {
-            match self.receive_messages(patience) {
+            match self.receive_messages(idle_limit) {
                 Received::Messages => {}
                 Received::NoSenders => return Ok(Ended::EverySenderIsDropped),
                 Received::NothingForAWhile => return Ok(Ended::MachineIsQuiet(self.inbox)),
@@ -206,9 +206,9 @@ impl<'a> Worker<'a> {
     }
 
     /// Receives all queued messages; blocks only if there is nothing to compute.
-    fn receive_messages(&mut self, patience: Patience) -> Received {
+    fn receive_messages(&mut self, idle_limit: IdleLimit) -> Received {
         if self.scheduler.is_idle() {
-            match self.wait(patience) {
+            match self.wait(idle_limit) {
                 Ok(message) => self.receive(message),
                 Err(received) => return received,
             }
@@ -224,8 +224,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Waits for the next message.
-    fn wait(&mut self, patience: Patience) -> Result<Message, Received> {
-        let Patience::Quiet(time) = patience else {
+    fn wait(&mut self, idle_limit: IdleLimit) -> Result<Message, Received> {
+        let IdleLimit::Quiet(time) = idle_limit else {
             return self.inbox.recv().map_err(|_| Received::NoSenders);
         };
         loop {
@@ -306,7 +306,7 @@ impl<'a> Worker<'a> {
         if self.threads.observe(&sample) != before {
             self.decoder.limit_threads(self.threads.now());
             self.stats.threads.store(self.threads.now(), Relaxed);
-            tracing::debug!(threads = self.threads.now(), ?sample, "another number of threads");
+            tracing::debug!(threads = self.threads.now(), ?sample, "the number of threads has changed");
         }
     }
 
@@ -329,11 +329,11 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Ends a request for which the model has no next token.
+    /// Ends a request whose next logits are not finite.
     fn give_up(&mut self, sequence: Sequence) -> Result<(), DecodeError> {
         let (ops, pending) = self.scheduler.remove(sequence);
         if let Some(pending) = pending {
-            tracing::warn!("the model has computed logits that are not finite: a request has no completion");
+            tracing::warn!("the model computed logits that are not finite; the request fails");
             let _ = pending.respond_to.send(Err(RefusalError::Overflow)); // the client may be gone
         }
         self.decoder.apply(&ops)
@@ -373,7 +373,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// While CPUs compute the model, more threads would only get in their way.
+/// One while the CPUs compute the model, because more threads would slow it down.
 fn sampling_threads(model: &Model) -> usize {
     const MAX: usize = 8;
     if model.is_on_gpu() { cpus().saturating_sub(1).clamp(1, MAX) } else { 1 }

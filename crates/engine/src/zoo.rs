@@ -1,7 +1,7 @@
-//! Every answer equals the one of the same request alone in a fresh context, whatever runs beside it: tiny models of all
-//! families, and random schedules of shared prefixes, evictions and cancellations in small caches.
+//! Every answer equals that of the same request alone in a fresh context, regardless of concurrent requests. Tested with
+//! tiny models of all families, and random schedules of shared prefixes, evictions and cancellations in small caches.
 //!
-//! `ZOO_SCHEDULES=1000 cargo test --release -p engine zoo:: -- --nocapture` tries so many for each family.
+//! `ZOO_SCHEDULES=1000 cargo test --profile quick -p engine zoo:: -- --nocapture` tries 1,000 for each family.
 
 use std::time::Instant;
 
@@ -17,11 +17,11 @@ use crate::queue::Tag;
 use crate::scheduler::{BatchEntry, Limits, Pieces, Request, Scheduler, Sharing};
 use crate::tuning::{DecoderSettings, KvType};
 
-/// Logits that are closer than this are equal: neighbours in a batch change how sums are rounded.
+/// Logits that are closer than this count as equal: neighbours in a batch change how sums are rounded.
 const TIE: f32 = 0.02;
-/// With 8 bits such a difference may round a whole row differently. Logits have a spread of some 30 here.
+/// With 8 bits such a difference may round a whole row differently. The logits here have a spread of about 30.
 const TIE_OF_8_BITS: f32 = 0.2;
-/// Of a hundred answers, how many may be left undecided by ties.
+/// The maximum of answers in a hundred that ties may leave undecided.
 const MAX_TIES: usize = 5;
 const MAX_PERPLEXITY_DIFFERENCE: f64 = 0.02;
 
@@ -33,7 +33,7 @@ struct Schedule {
 struct Planned {
     prompt: Vec<Token>,
     max_tokens: usize,
-    /// The step before which it comes, and the one before which its client leaves.
+    /// The step before which it arrives, and the one before which its client disconnects.
     arrives: usize,
     leaves: Option<usize>,
 }
@@ -51,7 +51,7 @@ impl Schedule {
         let (mut requests, mut step) = (Vec::new(), 0);
         for _ in 0..random.usize(4..14) {
             let before = &known[random.usize(..known.len())];
-            // Often all of it, so that a request continues another one's prompt.
+            // Often the whole prompt, so that a request continues another one's.
             let kept = if random.bool() { before.len() } else { random.usize(..=before.len()) };
             let (before, own) = (before[..kept].to_vec(), random.usize(1..40));
             let prompt = [before, words(random, own)].concat();
@@ -78,7 +78,7 @@ impl Schedule {
         Self { limits, requests }
     }
 
-    /// The answers; `None` for those whose client left.
+    /// The answers; `None` for requests whose client disconnected.
     fn run(&self, model: &Model, settings: DecoderSettings) -> Vec<Option<Vec<Token>>> {
         let mut decoder = model.decoder(self.limits.shape(), settings).unwrap();
         let mut scheduler = Scheduler::new(self.limits);
@@ -103,7 +103,7 @@ impl Schedule {
             let planned = scheduler.plan();
             decoder.apply(&planned.ops).unwrap();
             if planned.batch.is_empty() {
-                assert!(scheduler.is_idle(), "a request waits for ever");
+                assert!(scheduler.is_idle(), "a request waits without end");
                 if step > last {
                     return answers;
                 }
@@ -132,7 +132,7 @@ fn best(logits: &[f32]) -> Token {
     best.0 as Token
 }
 
-/// How an answer compares to the same one alone.
+/// How an answer compares to that of the same request alone.
 #[derive(Debug, PartialEq, Eq)]
 enum Comparison {
     Equal,
@@ -194,7 +194,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn of(model: &Model, (settings, tie): (DecoderSettings, f32), schedules: u64) -> Self {
+    fn from_runs(model: &Model, (settings, tie): (DecoderSettings, f32), schedules: u64) -> Self {
         let mut tally = Self::default();
         for seed in 0..schedules {
             let schedule = Schedule::random(&mut Rng::with_seed(seed));
@@ -213,7 +213,7 @@ impl Tally {
     }
 }
 
-/// With weights of 32 bits, which the library multiplies, and of 8.
+/// A model with weights of 32 bits, which the library multiplies, and its copy with 8 bits.
 fn load(species: Species) -> [Model; 2] {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
@@ -224,14 +224,14 @@ fn load(species: Species) -> [Model; 2] {
     [file, with_8_bits].map(|file| Model::load(&file, None, |_| ()).unwrap())
 }
 
-/// With f16 the library rounds its sums so much that ties decide.
+/// With f16 the library rounds its sums so much that there are too many ties.
 const OWN: DecoderSettings =
     DecoderSettings { kv: KvType::F16, attention: Attention::Own, products: Products::Own, threads: 1 };
 const OWN_IN_8_BITS: DecoderSettings = DecoderSettings { kv: KvType::Bf16, ..OWN };
 const LIBRARY: DecoderSettings =
     DecoderSettings { kv: KvType::Bf16, attention: Attention::Library, products: Products::Library, threads: 1 };
 
-/// All in one test: which attention computes is one choice for the process.
+/// One test for all, because the choice of attention is global to the process.
 #[test]
 fn an_answer_is_the_same_as_alone_for_every_family() {
     let schedules = std::env::var("ZOO_SCHEDULES").ok().map_or(8, |count| count.parse().unwrap());
@@ -246,7 +246,7 @@ fn an_answer_is_the_same_as_alone_for_every_family() {
         let perplexities = [&model, &with_8_bits]
             .map(|model| [OWN, LIBRARY].map(|settings| perplexity(model, settings, &text).unwrap()));
         let runs = [(&model, (OWN, TIE)), (&model, (LIBRARY, TIE)), (&with_8_bits, (OWN_IN_8_BITS, TIE_OF_8_BITS))];
-        let tallies = runs.map(|(model, settings)| Tally::of(model, settings, schedules));
+        let tallies = runs.map(|(model, settings)| Tally::from_runs(model, settings, schedules));
         let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum::<usize>();
         let (answers, ties, different) =
             (sum(|tally| tally.answers), sum(|tally| tally.ties), sum(|tally| tally.different));
@@ -259,7 +259,7 @@ fn an_answer_is_the_same_as_alone_for_every_family() {
             own.ln(),
             library.ln()
         );
-        // The library's cache has 8 bits for a number, ours has 11.
+        // In the library's cache (bf16) a number has a precision of 8 bits, in ours (f16) of 11.
         let is_as_good = |[own, library]: [f64; 2]| (own / library - 1.0).abs() < MAX_PERPLEXITY_DIFFERENCE;
         if different > 0 || ties * 100 > answers * MAX_TIES || !perplexities.into_iter().all(is_as_good) {
             failed.push(name);

@@ -1,8 +1,8 @@
 //! The functions of the C library that this crate replaces, for every file of the process.
 //!
-//! A function that the program itself defines wins over the library's of the same name, so SQLite and Rust's standard
-//! library call these. Each looks whether the file is in a watched folder, asks what is to happen, does it by a raw
-//! system call, and notes it in the model. None of them may panic: their callers are C.
+//! A function that the program defines takes precedence over the library's of the same name, so SQLite and Rust's standard
+//! library call these. Each checks whether the file is in a watched folder, gets a verdict, makes a raw system call, and
+//! records it in the model. None of them may panic: their callers are C.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_long, c_void};
@@ -16,10 +16,10 @@ use libc::{mode_t, off_t, size_t, ssize_t};
 use crate::disk::{Operation, Place, Target, Verdict, Watched, find};
 use crate::model::FileId;
 
-/// Files with a higher number are not watched; tests do not open so many.
+/// Files with a higher number are not watched; tests open fewer.
 const MAX_FILES: usize = 4096;
 
-/// Whether an open file is watched, without a lock: sockets and pipes come here, too.
+/// Whether an open file is watched; without a lock, because sockets and pipes also use these functions.
 static IS_WATCHED: [AtomicBool; MAX_FILES] = [const { AtomicBool::new(false) }; MAX_FILES];
 static OPEN: LazyLock<Mutex<HashMap<c_int, OpenFile>>> = LazyLock::new(Mutex::default);
 
@@ -27,7 +27,7 @@ static OPEN: LazyLock<Mutex<HashMap<c_int, OpenFile>>> = LazyLock::new(Mutex::de
 struct OpenFile {
     watched: Arc<Watched>,
     target: Target,
-    /// Another handle's sync has failed, and forgotten what was written: this one is told, too, once.
+    /// Another handle's sync has failed and lost writes. This handle reports the error once, too.
     has_lost_writes: bool,
 }
 
@@ -44,7 +44,7 @@ fn watched(file: c_int) -> Option<OpenFile> {
 }
 
 fn fail(error: c_int) -> c_int {
-    // SAFETY: the pointer is to this thread's own errno.
+    // SAFETY: the pointer is to this thread's errno.
     unsafe { *libc::__errno_location() = error };
     -1
 }
@@ -58,8 +58,7 @@ fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
     Some(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// Not variadic, as the library's are: on Linux an integer is passed the same way either way, and is not looked at
-/// unless a file is created.
+/// Not variadic like the library's: on Linux an integer is passed in the same way, and is only used if a file is created.
 fn open_file(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     let call = || {
         // SAFETY: the arguments are those of our caller.
@@ -107,7 +106,7 @@ fn write_file(file: c_int, bytes: *const c_void, count: size_t, offset: Option<o
     };
     let Some(OpenFile { watched, target: Target::File(id), .. }) = watched(file) else { return call(count) };
     let at = offset.unwrap_or_else(|| {
-        // SAFETY: it only asks for the position of an open file.
+        // SAFETY: this only reads the position of an open file.
         unsafe { libc::lseek(file, 0, libc::SEEK_CUR) }
     });
     // SAFETY: the caller of `write` passes that many readable bytes.
@@ -201,7 +200,7 @@ fn sync_file(file: c_int, number: c_long) -> c_int {
     }
 }
 
-/// As Linux does: every handle that was open then reports the error once.
+/// Like Linux: every handle that was open at that time reports the error once.
 fn report_lost_writes(watched: &Arc<Watched>, id: FileId, by: c_int) {
     for (&file, open) in open_files().iter_mut() {
         let is_same = Arc::ptr_eq(&open.watched, watched) && matches!(open.target, Target::File(other) if other == id);

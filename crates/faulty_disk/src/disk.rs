@@ -1,4 +1,4 @@
-//! A folder whose disk can fail, and the decision what happens to each call.
+//! A folder whose disk can fail, and the verdict on each call.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::model::{FileId, Model};
 
-/// A folder on a disk that can fail. Its files are watched until this is dropped; it has no folders inside.
+/// A folder on a disk that can fail. Its files are watched until this is dropped; it has no subfolders.
 pub struct Disk {
     watched: Arc<Watched>,
 }
@@ -27,29 +27,29 @@ pub enum Operation {
 /// How often calls fail.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// One of so many calls fails; never if 0. Reads fail a tenth as often.
+    /// One in this many calls fails; none if 0. Reads fail a tenth as often.
     pub one_in: u32,
-    /// Calls in a row that find the disk full, once one does.
+    /// The number of consecutive calls that find the disk full, once one does.
     pub full_for: u32,
-    /// Whether a sync that failed forgets what it was to bring to the disk, as Linux does: a later one succeeds without
-    /// it. Otherwise a later sync brings it there.
+    /// Whether a failed sync loses the writes, as on Linux: a later sync succeeds without them. Otherwise a later sync
+    /// writes them to the disk.
     pub sync_forgets: bool,
 }
 
-/// How everything ends.
+/// How a run ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// What was not synced may be lost.
+    /// A power cut: writes that were not synced may be lost.
     Power,
-    /// The process ends, and the system lives on: nothing is lost.
+    /// The process is killed, but the system keeps running: nothing is lost.
     Kill,
 }
 
-/// How many calls of each kind came, and how many failed before the cut.
+/// The numbers of calls of each kind and of those that failed, before the cut.
 pub type Counts = HashMap<Operation, (u64, u64)>;
 
 impl Disk {
-    /// Watches an existing folder, which is empty or was closed properly.
+    /// Watches an existing folder, which is empty or has only closed files.
     pub fn new(folder: &Path, seed: u64) -> std::io::Result<Self> {
         let folder = folder.canonicalize()?;
         let state = State {
@@ -79,17 +79,17 @@ impl Disk {
         state.full_for = 0;
     }
 
-    /// As if it were mounted for reading only.
+    /// As if it were mounted read-only.
     pub fn set_read_only(&self, read_only: bool) {
         self.watched.state().is_read_only = read_only;
     }
 
-    /// The cut comes with the `calls`-th call that would change something. From then on every call fails.
+    /// Cuts the disk at the `calls`-th call that is not a read. From then on every call fails.
     pub fn cut_after(&self, calls: u64, cut: Cut) {
         self.watched.state().cut_after = Some((calls, cut));
     }
 
-    /// Unless there was a cut already.
+    /// Does nothing if the disk is already cut.
     pub fn cut_now(&self, cut: Cut) {
         self.watched.state().cut.get_or_insert(cut);
         self.watched.is_cut.store(true, Ordering::SeqCst);
@@ -99,10 +99,10 @@ impl Disk {
         self.watched.is_cut()
     }
 
-    /// Comes back after the cut, without faults. Panics if there was no cut, or a file is still open.
+    /// Restarts after the cut, without faults. Panics if there was no cut, or a file is still open.
     pub fn restart(&self) -> std::io::Result<()> {
         let mut state = self.watched.state();
-        assert_eq!(state.open_files, 0, "files are open that a dead process cannot have");
+        assert_eq!(state.open_files, 0, "files of the ended process are still open");
         if state.cut.take().expect("there was a cut") == Cut::Power {
             let State { model, rng, .. } = &mut *state;
             let files = model.after_power_cut(rng);
@@ -153,7 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder as the replaced calls see it.
+/// A folder's state for the replaced calls.
 pub(crate) struct Watched {
     folder: PathBuf,
     state: Mutex<State>,
@@ -166,7 +166,7 @@ pub(crate) struct State {
     faults: Faults,
     /// Calls that will still find the disk full.
     full_for: u32,
-    /// Changing calls until the cut.
+    /// Calls other than reads until the cut.
     cut_after: Option<(u64, Cut)>,
     cut: Option<Cut>,
     is_read_only: bool,
@@ -176,31 +176,31 @@ pub(crate) struct State {
     counts: Counts,
 }
 
-/// What a watched path names.
+/// The object that a watched path names.
 pub(crate) enum Place {
     Folder,
     File(String),
 }
 
-/// What an open file is.
+/// The object that is open.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     Folder,
     File(FileId),
 }
 
-/// What happens to a call.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
     /// Only this many bytes are written.
     Short(usize),
     Fail(i32),
-    /// The power goes meanwhile: any part of it may reach the disk.
+    /// The power is cut during the call: any part of it may reach the disk.
     Cut,
 }
 
-/// The watched folder of a path, and what in it the path names.
+/// The watched folder of a path, and the object in it that the path names.
 pub(crate) fn find(path: &Path) -> Option<(Arc<Watched>, Place)> {
     lock(&WATCHED).iter().find_map(|watched| {
         let place = match path.strip_prefix(&watched.folder).ok()?.to_str()? {
@@ -220,7 +220,7 @@ impl Watched {
         self.is_cut.load(Ordering::SeqCst)
     }
 
-    /// Decides what happens to a call. `bytes` is how many a write has.
+    /// Decides the result of a call. `bytes` is the size of a write.
     pub(crate) fn judge(&self, state: &mut State, operation: Operation, bytes: usize) -> Verdict {
         if state.cut.is_some() {
             return Verdict::Fail(libc::EIO);
@@ -269,7 +269,7 @@ impl State {
         }
     }
 
-    /// What a sync that failed leaves behind; `true` if it has forgotten something.
+    /// Applies a failed sync; `true` if it has lost writes.
     pub(crate) fn fail_sync(&mut self, file: FileId) -> bool {
         let Self { model, rng, faults, .. } = self;
         if faults.sync_forgets {

@@ -1,9 +1,9 @@
-//! A folder on a disk that fails, fills up and loses power. For tests only; no part of the program.
+//! A folder on a disk that fails, fills up and loses power. For tests only; not part of the program.
 //!
-//! A program that links this crate calls its `open`, `write`, `fsync` and so on instead of the C library's (`calls`):
-//! SQLite's own file layer as well as `std::fs`. Files in a `Disk`'s folder are watched, all others are passed on. The
-//! files themselves are real, so locks and shared memory work as ever; what would be left of them after a power cut is
-//! kept beside them (`model`), and nothing is ever synced for real, so a thousand power cuts take seconds.
+//! A program that links this crate calls its `open`, `write`, `fsync` and so on instead of the C library's (`calls`), from
+//! SQLite's file layer as well as from `std::fs`. Files in a `Disk`'s folder are watched; calls for other files are passed
+//! on. The files are real, so locks and shared memory work as usual. A model keeps their possible contents after a power
+//! cut (`model`). Nothing is really synced, so a thousand power cuts take seconds.
 #![allow(unsafe_code, reason = "functions of the C library are replaced, and called by raw system calls")]
 
 mod calls;

@@ -1,8 +1,9 @@
-//! What is on the disk and what is only in memory, for the files of one folder. Pure: tests can ask for any power cut.
+//! A model of the files of one folder: their contents on the disk, and changes that are only in memory. Pure: tests can
+//! simulate any power cut.
 //!
-//! What was written is on the disk once the file was synced; a name is there, gone or changed once the folder was
-//! synced. Until then any part of it may have reached the disk, in any order, torn at the sectors. A sync that failed
-//! leaves some of it on the disk, and forgets the rest: a later sync succeeds without it.
+//! Writes are on the disk once the file is synced; a name is created, removed or changed on the disk once the folder is
+//! synced. Until then any part of the changes may have reached the disk, in any order, torn at sector boundaries. A failed
+//! sync writes some of the changes to the disk and loses the rest: a later sync succeeds without them.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +15,17 @@ pub(crate) struct FileId(usize);
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     files: Vec<File>,
-    /// As programs see them.
+    /// The names that programs see.
     names: BTreeMap<String, FileId>,
     names_on_disk: BTreeMap<String, FileId>,
-    /// Since the folder was synced.
+    /// Changes of names since the folder was synced.
     renamings: Vec<NameChange>,
 }
 
 #[derive(Debug, Default)]
 struct File {
     on_disk: Vec<u8>,
-    /// Since the file was synced.
+    /// Changes since the file was synced.
     changes: Vec<Change>,
 }
 
@@ -90,7 +91,7 @@ impl Model {
         changes.drain(..).for_each(|change| change.apply(on_disk));
     }
 
-    /// Some of what was written reaches the disk; the rest is no longer waiting to be written.
+    /// Some of the writes reach the disk; the rest is lost.
     pub(crate) fn fail_sync(&mut self, FileId(id): FileId, rng: &mut fastrand::Rng) {
         let File { on_disk, changes } = &mut self.files[id];
         let changes = std::mem::take(changes);
@@ -102,7 +103,7 @@ impl Model {
         changes.iter().for_each(|change| change.apply(&mut self.names_on_disk));
     }
 
-    /// One of the states in which the files may be found after a power cut.
+    /// One of the possible states of the files after a power cut.
     pub(crate) fn after_power_cut(&self, rng: &mut fastrand::Rng) -> BTreeMap<String, Vec<u8>> {
         let mut names = self.names_on_disk.clone();
         let survival = Survival::random(rng);
@@ -162,10 +163,10 @@ impl NameChange {
     }
 }
 
-/// Which of the changes that were not synced reach the disk.
+/// Which of the unsynced changes reach the disk.
 #[derive(Debug, Clone, Copy)]
 enum Survival {
-    /// The first ones, to this share.
+    /// The first ones, up to this share.
     Prefix(f64),
     /// Each with this probability.
     Any(f64),
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_is_there_after_every_power_cut() {
+    fn synced_writes_survive_every_power_cut() {
         let mut model = Model::default();
         let file = model.create("a");
         model.write(file, 0, &[1; 2000]);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_synced_may_be_there_or_torn_or_gone() {
+    fn unsynced_writes_may_survive_be_torn_or_be_lost() {
         let mut model = Model::default();
         let file = model.create("a");
         model.sync_folder();
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_after_a_failed_one_brings_nothing_back() {
+    fn a_sync_after_a_failed_one_does_not_restore_lost_writes() {
         let mut model = Model::default();
         let file = model.create("a");
         model.sync_folder();

@@ -1,4 +1,4 @@
-//! Lines of the audit log: the one place that makes a sentence of an action, and the rows of exports.
+//! Lines of the audit log: the sentence for each action, and the rows of exports.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::numbers::{count, number};
 use crate::times::rfc3339_millis;
 use crate::{exact_time, long_duration};
 
-/// What was done, without who did it: `moved key first to project search`.
+/// An action without its actor: `moved key first to project search`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentence(Vec<Phrase>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phrase {
     Text(String),
-    /// Of a key, a person, a project: what people chose.
+    /// A name that people have chosen, of a key, a person or a project.
     Name(String),
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Sentence {
     }
 }
 
-/// A line as a sentence. An action that this version does not know is its name.
+/// A line as a sentence. For an action that this version does not know, the sentence is the action's name.
 pub fn sentence(line: &AuditRecord) -> Sentence {
     match AuditAction::from_columns(&line.action, &line.details) {
         Some(action) => describe(&action, &line.subject),
@@ -62,7 +62,7 @@ fn refusal(reason: ProviderRefusal) -> &'static str {
         ProviderRefusal::Disabled => "the account is disabled",
         ProviderRefusal::Deleted => "the account was deleted",
         ProviderRefusal::MissingGroup => "no group allows it",
-        ProviderRefusal::MissingEmail => "the provider gives no e-mail address or name",
+        ProviderRefusal::MissingEmail => "the provider sends no e-mail address or name",
         ProviderRefusal::UnverifiedEmail => "the e-mail address is not verified",
         ProviderRefusal::EmailTaken => "the account exists, and the e-mail address is not verified",
         ProviderRefusal::ConnectedElsewhere => "the account is connected to another person",
@@ -106,7 +106,7 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
         }
         AuditAction::FailedSignIn { count } => say(&format!("failed{} to sign in as *", times(*count))),
         AuditAction::FailedSecondFactor { count } => {
-            say(&format!("failed{} to give the second factor of *", times(*count)))
+            say(&format!("failed{} to enter the second factor of *", times(*count)))
         }
         AuditAction::FailedConfirmation { count } => {
             say(&format!("failed{} to confirm a change of the account", times(*count)))
@@ -141,7 +141,7 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
         AuditAction::CreatedRecoveryCodes => say("created recovery codes"),
         AuditAction::UsedRecoveryCode => say("used a recovery code"),
         AuditAction::RemovedSecondFactors => say("removed the second factors of *"),
-        AuditAction::RequiredSecondFactor => say("required a second factor of everyone"),
+        AuditAction::RequiredSecondFactor => say("required a second factor for everyone"),
         AuditAction::MadeSecondFactorOptional => say("made second factors optional"),
         AuditAction::Invited { role } => say(&format!("invited * as {role}")),
         AuditAction::CreatedResetLink => say("created a link to reset the password of *"),
@@ -149,9 +149,9 @@ fn describe(action: &AuditAction, subject: &AuditSubject) -> Sentence {
         AuditAction::Joined { role, invited_by } => {
             Sentence::new(&format!("joined as {role}, invited by *"), &[invited_by])
         }
-        AuditAction::JoinedByProvider { issuer } => Sentence::new("joined by *", &[issuer]),
+        AuditAction::JoinedByProvider { issuer } => Sentence::new("joined through *", &[issuer]),
         AuditAction::ConnectedToProvider { issuer } => Sentence::new("connected the account to *", &[issuer]),
-        AuditAction::AllowedReturn => say("allowed * to return by the identity provider"),
+        AuditAction::AllowedReturn => say("allowed * to return through the identity provider"),
         AuditAction::DisconnectedFromProvider => say(&format!("disconnected {of} from the identity provider")),
     }
 }
@@ -188,7 +188,7 @@ pub struct AuditRow<Details> {
     address: String,
 }
 
-/// What a line has in CSV, in its order.
+/// The columns of a line in CSV, in their order.
 pub const AUDIT_COLUMNS: [&str; 10] =
     ["number", "at", "actor", "action", "subject_kind", "subject_id", "subject", "details", "sentence", "address"];
 
@@ -263,7 +263,7 @@ mod tests {
                 json!({"count": 3}),
                 "failed 3 times to sign in as ada@example.com",
             ),
-            // Of a later version.
+            // An action of a later version.
             ("painted-key", key, json!({"colour": "blue"}), "painted key bot"),
         ];
         for (action, (kind, name), details, expected) in cases {

@@ -1,11 +1,11 @@
-//! CSV for programs: no digit groups, empty where nothing was measured.
+//! CSV for programs: no digit groups; unmeasured values are empty.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-/// Writes rows, after a header if there is one. The header is separate because there may be no rows to take it from,
-/// and because a long export is written in pieces.
+/// Writes rows, after a header if there is one. The header is separate because there may be no row to derive it from, and
+/// because a long export is written in parts.
 pub fn write_csv<Row: Serialize>(
     out: impl Write,
     header: Option<&[&str]>,
@@ -19,7 +19,7 @@ pub fn write_csv<Row: Serialize>(
     writer.flush()
 }
 
-/// Keeps the kind of an I/O error, by which a closed pipe is recognized; the conversion of `csv` itself does not.
+/// Keeps the kind of an I/O error, so that a closed pipe is recognized; the conversion of `csv` loses it.
 fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -27,7 +27,7 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-/// Text that no spreadsheet takes for a formula.
+/// Text that no spreadsheet interprets as a formula.
 pub fn spreadsheet_safe(text: &str) -> String {
     match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         true => format!("'{text}"),

@@ -1,4 +1,4 @@
-//! Usage by group, as the exports of the console and the command line have it.
+//! Usage by group, for exports of the console and the command line.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use store::{Cost, Currency, Figures, Grouping, UsageReport};
@@ -7,7 +7,7 @@ use crate::csv::spreadsheet_safe;
 use crate::times::{date, rfc3339_millis, rfc3339_seconds};
 use crate::usage::TokenSums;
 
-/// What usage is grouped by.
+/// How usage is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// Hours or days.
@@ -31,7 +31,7 @@ impl Group {
         }
     }
 
-    /// What the store has to group by. Outcomes are in every report.
+    /// The grouping for the store's report; `None` for outcomes, which every report contains.
     pub fn grouping(self) -> Option<Grouping> {
         match self {
             Self::Time | Self::Day => Some(Grouping::Time),
@@ -43,7 +43,7 @@ impl Group {
     }
 }
 
-/// How people without an account, and keys without a label, are named.
+/// The names of groups without a person or project.
 pub const NO_ONE: &str = "No one";
 pub const NO_PROJECT: &str = "No project";
 
@@ -61,14 +61,14 @@ pub struct GroupRow {
 }
 
 impl GroupRow {
-    /// The names of the CSV's columns.
+    /// The CSV's column names.
     pub fn columns(group: Group, has_costs: bool) -> Vec<&'static str> {
         let costs: &[_] = if has_costs { &["cost", "currency", "cost_requests"] } else { &[] };
         let figures = [group.name(), "name", "requests", "failed"].into_iter().chain(TokenSums::COLUMNS);
         figures.chain(costs.iter().copied()).collect()
     }
 
-    /// The groups of a report, and last the total.
+    /// The groups of a report; the total is last.
     pub fn all(report: &UsageReport, group: Group) -> Vec<Self> {
         let row = |id: Option<String>, name: &str, figures: &Figures, succeeded: u64, cost| Self {
             group,
@@ -117,7 +117,7 @@ impl GroupRow {
         rows
     }
 
-    /// The cells of the CSV; those of costs only if there is a currency.
+    /// The cells of the CSV, with costs if there is a currency.
     pub fn cells(&self, currency: Option<Currency>) -> Vec<String> {
         let number = |figure: Option<u64>| figure.map_or_else(String::new, |figure| figure.to_string());
         let id = if self.is_total { "all" } else { self.id.as_deref().unwrap_or_default() };
@@ -169,7 +169,7 @@ impl Serialize for GroupRow {
 pub struct GroupReport {
     since: String,
     until: String,
-    /// Whether the range was widened to whole hours, because its requests are not kept any more.
+    /// Whether the range was widened to whole hours, because their requests were deleted.
     widened: bool,
     by: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]

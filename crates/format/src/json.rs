@@ -1,15 +1,15 @@
-//! JSON arrays that are written in pieces, one row on a line.
+//! JSON arrays that are written in parts, one row per line.
 
 use serde::Serialize;
 
-/// An array whose rows come in several pieces: an export may be larger than memory.
+/// An array that is written in several parts, because an export may be larger than memory.
 #[derive(Debug, Default)]
 pub struct JsonArray {
     has_rows: bool,
 }
 
 impl JsonArray {
-    /// The next rows, with what stands before them.
+    /// The text of the next rows, with the bracket or comma before them.
     pub fn rows<Row: Serialize>(&mut self, rows: impl IntoIterator<Item = Row>) -> serde_json::Result<Vec<u8>> {
         let mut text = Vec::new();
         for row in rows {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_make_one_array() {
+    fn parts_make_one_array() {
         let mut array = JsonArray::default();
         let mut text = array.rows([1, 2]).unwrap();
         text.extend(array.rows::<u8>([]).unwrap());

@@ -1,5 +1,5 @@
-//! How numbers, durations, times, key states and CSV rows are written. The console and the command line both write them
-//! with this crate, so that the same figure reads the same in both. HTML and tables are theirs.
+//! Formats of numbers, durations, times, key states and CSV rows, shared by the console and the command line so that a
+//! figure looks the same in both. HTML and tables are not here.
 
 mod audit;
 mod csv;
@@ -18,7 +18,8 @@ pub use json::JsonArray;
 pub use limits::{limit, whose};
 pub use money::{amount, money};
 pub use numbers::{
-    count, duration, long_duration, measured_of, micros, number, number_or_dash, percent, score, short_number,
+    count, duration, long_duration, measured_of, micros, micros_of, number, number_or_dash, percent, score,
+    short_number,
 };
 pub use times::{
     date, date_time, exact_time, month, parse_date, parse_time, rfc3339_micros, rfc3339_millis, rfc3339_seconds,

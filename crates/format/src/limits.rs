@@ -1,10 +1,10 @@
-//! Limits, as sentences name them.
+//! Limits in sentences.
 
 use store::{LimitKind, Scope};
 
 use crate::number;
 
-/// Whose limit it is, in a sentence to the caller.
+/// The owner of a limit, in a sentence to the caller.
 pub fn whose(scope: Scope) -> &'static str {
     match scope {
         Scope::Key(_) => "The key's",

@@ -1,4 +1,4 @@
-//! What requests cost, for people. Programs get the exact amount.
+//! Rounded costs, for people. Programs get the exact amount.
 
 use store::{Cost, Currency};
 
@@ -7,7 +7,7 @@ pub fn money(cost: Cost, currency: Currency) -> String {
     format!("{} {currency}", amount(cost))
 }
 
-/// Without the currency.
+/// The amount without the currency.
 pub fn amount(cost: Cost) -> String {
     match cost {
         cost if cost.is_zero() => "0.00".into(),
@@ -19,7 +19,6 @@ pub fn amount(cost: Cost) -> String {
     }
 }
 
-/// With digits in groups of three.
 fn grouped(amount: &str) -> String {
     let (whole, decimals) = amount.split_once('.').unwrap_or((amount, "00"));
     let groups: Vec<_> = whole.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

@@ -40,7 +40,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     format!("{percent:.1} %")
 }
 
-/// Over how many requests a sum was measured; `None` if over all of them.
+/// The number of requests over which a sum was measured; `None` if over all of them.
 pub fn measured_of(figure: Measured, requests: u64) -> Option<String> {
     (figure.count != requests).then(|| format!("{} of {} measured", number(figure.count), number(requests)))
 }
@@ -49,7 +49,7 @@ pub fn duration(duration: Duration) -> String {
     micros(duration.as_micros() as f64)
 }
 
-/// `1 day`, `90 seconds`: in the largest unit in which it is a whole number.
+/// `1 day`, `90 seconds`: in the largest unit that gives a whole number.
 pub fn long_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = [(86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")];
@@ -58,7 +58,7 @@ pub fn long_duration(duration: Duration) -> String {
     count(seconds / length, noun)
 }
 
-/// Microseconds, in the unit that suits them.
+/// A duration in µs, ms or s.
 pub fn micros(micros: f64) -> String {
     match micros {
         micros if micros < 1_000.0 => format!("{micros:.0} µs"),
@@ -67,7 +67,16 @@ pub fn micros(micros: f64) -> String {
     }
 }
 
-/// A grounding score for JSON and CSV: rounded to four decimals, because an `f32` widened to `f64` shows noise.
+/// A time in the unit that suits `top`, so that all figures of an axis have the same.
+pub fn micros_of(micros: f64, top: f64) -> String {
+    match top {
+        top if top < 1_000.0 => format!("{micros} µs"),
+        top if top < 1_000_000.0 => format!("{} ms", micros / 1_000.0),
+        _ => format!("{} s", micros / 1_000_000.0),
+    }
+}
+
+/// A grounding score for JSON and CSV: rounded to four decimals, because widening `f32` to `f64` adds digits.
 pub fn score(score: f32) -> f64 {
     (f64::from(score) * 10_000.0).round() / 10_000.0
 }
@@ -77,10 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_for_people() {
+    fn figures_are_formatted_for_people() {
         assert_eq!([number(0), number(999), number(1000), number(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([short_number(950.0), short_number(1_500.0), short_number(2e6)], ["950", "1.5k", "2M"]);
         assert_eq!([micros(12.0), micros(1_500.0), micros(2_500_000.0)], ["12 µs", "1.5 ms", "2.50 s"]);
+        let axis = |top: f64| [micros_of(top, top), micros_of(top / 2.0, top), micros_of(0.0, top)];
+        assert_eq!(axis(1_000_000.0), ["1 s", "0.5 s", "0 s"]);
+        assert_eq!(axis(500_000.0), ["500 ms", "250 ms", "0 ms"]);
         assert_eq!([count(1, "key"), count(1000, "key")], ["1 key", "1,000 keys"]);
         assert_eq!([percent(1, 8), percent(0, 0)], ["12.5 %", "0.0 %"]);
         assert_eq!(measured_of(Measured { sum: 1200, count: 3 }, 4).as_deref(), Some("3 of 4 measured"));

@@ -21,13 +21,13 @@ pub fn rfc3339_millis(time: Timestamp) -> String {
     utc(time).strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// From microseconds since 1970, which is what a request id holds.
+/// Of a time in microseconds since 1970, the resolution of request ids.
 pub fn rfc3339_micros(micros: u64) -> String {
     let time = zoned(jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or(0)));
     time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
 }
 
-/// To the minute; without the year if that is the current one.
+/// To the minute; without the year if it is the current one.
 pub fn short_time(time: Timestamp, now: Timestamp) -> String {
     let same_year = utc(time).year() == utc(now).year();
     utc(time).strftime(if same_year { "%-d %b, %H:%M" } else { "%-d %b %Y, %H:%M" }).to_string()
@@ -38,7 +38,7 @@ pub fn exact_time(time: Timestamp) -> String {
     format!("{} UTC", utc(time).strftime("%-d %b %Y, %H:%M:%S%.3f"))
 }
 
-/// The hour or the day that begins then.
+/// The name of the hour or day that starts at `time`.
 pub fn slice_name(time: Timestamp, step: Step) -> String {
     match step {
         Step::Hour => utc(time).strftime("%-d %b, %H:%M").to_string(),
@@ -46,24 +46,24 @@ pub fn slice_name(time: Timestamp, step: Step) -> String {
     }
 }
 
-/// As a date input has it: `2025-11-15`.
+/// In the format of a date input: `2025-11-15`.
 pub fn date(time: Timestamp) -> String {
     utc(time).strftime("%Y-%m-%d").to_string()
 }
 
-/// The start of the day that a date input holds.
+/// The start of the day in a date input.
 pub fn parse_date(text: &str) -> Option<Timestamp> {
     let date: jiff::civil::Date = text.parse().ok()?;
     let start = date.to_zoned(TimeZone::UTC).ok()?;
     u64::try_from(start.timestamp().as_millisecond()).ok().map(Timestamp::from_millis)
 }
 
-/// As an input of date and time has it: `2025-11-15T10:20`.
+/// In the format of a date and time input: `2025-11-15T10:20`.
 pub fn date_time(time: Timestamp) -> String {
     utc(time).strftime("%Y-%m-%dT%H:%M").to_string()
 }
 
-/// A date, a date and a time, or a time with its zone; UTC unless it says so.
+/// Parses a date, a date and time, or a time with its zone; without a zone in UTC.
 pub fn parse_time(text: &str) -> Option<Timestamp> {
     let with_zone = text.parse::<jiff::Timestamp>().ok();
     let in_utc = || Some(text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp());
@@ -71,7 +71,7 @@ pub fn parse_time(text: &str) -> Option<Timestamp> {
     u64::try_from(time.as_millisecond()).ok().map(Timestamp::from_millis)
 }
 
-/// The start of a month such as `2026-11`, and of the one after it.
+/// The start of a month such as `2026-11`, and of the next month.
 pub fn month(text: &str) -> Option<(Timestamp, Timestamp)> {
     let is_month = text.len() == 7 && text.as_bytes()[4] == b'-';
     let first: jiff::civil::Date = format!("{text}-01").parse().ok().filter(|_| is_month)?;
@@ -88,7 +88,7 @@ mod tests {
     const MIDNIGHT: Timestamp = Timestamp::from_millis(1_763_164_800_000);
 
     #[test]
-    fn times_are_written_in_utc() {
+    fn times_are_formatted_in_utc() {
         assert_eq!(rfc3339_seconds(MIDNIGHT + Duration::from_millis(999)), "2025-11-15T00:00:00Z");
         assert_eq!(rfc3339_millis(MIDNIGHT + Duration::from_millis(123)), "2025-11-15T00:00:00.123Z");
         assert_eq!(rfc3339_micros(MIDNIGHT.as_millis() * 1000), "2025-11-15T00:00:00.000000Z");
@@ -98,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_date_reads_back() {
+    fn a_date_round_trips() {
         assert_eq!(parse_date("2025-11-15"), Some(MIDNIGHT));
         assert_eq!(date(MIDNIGHT), "2025-11-15");
         assert_eq!(parse_date("15.11.2025"), None);
     }
 
     #[test]
-    fn times_and_months_read_back() {
+    fn times_and_months_are_parsed() {
         let later = MIDNIGHT + Duration::from_secs(10 * 3_600 + 20 * 60);
         assert_eq!(date_time(later), "2025-11-15T10:20");
         for text in ["2025-11-15T10:20", "2025-11-15 10:20:00", "2025-11-15T10:20Z", "2025-11-15T11:20+01:00"] {

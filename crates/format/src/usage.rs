@@ -1,5 +1,6 @@
-//! Requests and sums of requests, as the JSON and CSV of both the console and the command line have them.
+//! Requests and sums of requests, in the JSON and CSV of the console and the command line.
 
+use chat::FinishReason;
 use serde::Serialize;
 use store::{Figures, KeyState, RecordedRequest};
 
@@ -25,15 +26,17 @@ pub struct RequestRow {
     inference_us: Option<u64>,
     total_us: u64,
     persist_us: Option<u64>,
-    /// Whether Search was asked and its results, even if none, went into the prompt; `null` if nothing was scored.
+    /// Whether Search was called and its results, even if none, are in the prompt; `null` if the request was not scored.
     grounded: Option<bool>,
     grounding_score: Option<f64>,
     scorer_version: Option<u16>,
     sources: Option<u16>,
+    runtime: Option<String>,
+    finish_reason: Option<&'static str>,
 }
 
 impl RequestRow {
-    pub const COLUMNS_WITH_KEY_NAME: [&str; 18] = [
+    pub const COLUMNS_WITH_KEY_NAME: [&str; 20] = [
         "request_id",
         "received_at",
         "key_id",
@@ -52,6 +55,8 @@ impl RequestRow {
         "grounding_score",
         "scorer_version",
         "sources",
+        "runtime",
+        "finish_reason",
     ];
 
     pub fn columns() -> Vec<&'static str> {
@@ -89,11 +94,13 @@ impl From<&RecordedRequest> for RequestRow {
             grounding_score: record.grounding.map(|grounding| score(grounding.score)),
             scorer_version: record.grounding.map(|grounding| grounding.scorer),
             sources: record.grounding.and_then(|grounding| grounding.sources),
+            runtime: record.inference.runtime.as_deref().map(str::to_owned),
+            finish_reason: record.inference.finish_reason.map(FinishReason::as_str),
         }
     }
 }
 
-/// Token sums, each with the number of requests for which it was measured; `null` if for none.
+/// Token sums, each with the number of requests for which it was measured; `null` if it was measured for none.
 #[derive(Debug, Serialize)]
 pub struct TokenSums {
     prompt_tokens: Option<u64>,
@@ -144,6 +151,7 @@ pub fn key_state(state: KeyState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use chat::TokenUsage;
+    use store::InferenceRecord;
 
     use super::*;
     use crate::write_csv;
@@ -162,10 +170,11 @@ mod tests {
             total_us: 3,
             persist_us: None,
             grounding: None,
+            inference: InferenceRecord::default(),
         }
     }
 
-    /// The names of a row's fields, in the order in which they are written.
+    /// The names of a row's fields, in the order of serialization.
     fn names(row: &impl Serialize) -> Vec<String> {
         let json = serde_json::to_string(row).unwrap();
         let fields = json.trim_matches(['{', '}']).split(',').map(|field| field.split('"').nth(1).unwrap().to_owned());
@@ -180,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_empty_and_no_name_is_a_formula() {
+    fn unmeasured_values_are_empty_and_no_name_is_a_formula() {
         let mut text = Vec::new();
         let record = record();
         write_csv(&mut text, None, [RequestRow::for_csv(&record)]).unwrap();
         let text = String::from_utf8(text).unwrap();
         let received = rfc3339_micros(record.request_id.unix_micros());
-        let row = format!("{},{received},{},'=1+1,200,,,,,1,,2,3,,,,,\n", record.request_id, record.key);
+        let row = format!("{},{received},{},'=1+1,200,,,,,1,,2,3,,,,,,,\n", record.request_id, record.key);
         assert_eq!(text, row);
     }
 }

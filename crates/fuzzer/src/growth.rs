@@ -1,16 +1,16 @@
-//! Does the time grow faster than the input? A piece is repeated to two lengths, one eight times the other.
+//! Detects time that grows faster than the input: a piece is repeated to two lengths, one eight times the other.
 
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
 const FACTOR: usize = 8;
-/// Linear time has a ratio of eight, quadratic time one of sixty-four.
+/// Linear time has a ratio of 8, quadratic time a ratio of 64.
 const MAX_RATIO: u32 = 24;
-/// Below this, nothing is felt and much is measured wrongly.
+/// Shorter times do not matter, and are measured inaccurately.
 const MIN_TIME: Duration = Duration::from_millis(2);
 const MAX_PIECE_BYTES: usize = 24;
-/// The first time counts most inputs out; the last one is sure.
+/// The first measurement excludes most inputs; the last one is reliable.
 const TRIES: [usize; 3] = [1, 3, 6];
 
 /// A part of the input, or a few words of the dictionary.
@@ -23,11 +23,11 @@ pub(crate) fn piece(input: &[u8], dictionary: &[Vec<u8>], rng: &mut Rng) -> Vec<
     input[start..end].to_vec()
 }
 
-/// What was measured, if the time is more than linear.
+/// The measurements, if the time is more than linear.
 pub(crate) fn superlinear(piece: &[u8], max_bytes: usize, run: impl Fn(&[u8])) -> Option<String> {
     let repeats = (max_bytes / piece.len().max(1) / FACTOR).max(1);
     let (small, large) = (piece.repeat(repeats), piece.repeat(repeats * FACTOR));
-    let mut told = String::new();
+    let mut measured = String::new();
     for tries in TRIES {
         let best = |input: &[u8]| {
             let time = || {
@@ -45,12 +45,12 @@ pub(crate) fn superlinear(piece: &[u8], max_bytes: usize, run: impl Fn(&[u8])) -
         if large_time < small_time * MAX_RATIO {
             return None;
         }
-        // Nothing but the input takes a second, every time.
+        // A full second in each try cannot be caused by other processes.
         let is_certain = tries > 1 && large_time > Duration::from_secs(1);
-        told = format!("{} bytes {small_time:?}, {} bytes {large_time:?}", small.len(), large.len());
+        measured = format!("{} bytes {small_time:?}, {} bytes {large_time:?}", small.len(), large.len());
         if is_certain {
             break;
         }
     }
-    Some(told)
+    Some(measured)
 }

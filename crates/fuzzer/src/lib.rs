@@ -1,12 +1,12 @@
-//! A mutational fuzzer that runs inside unit tests, so that it reaches what is private to a crate. On stable Rust, with
-//! nothing to install: a short run is an ordinary test, `make fuzz` runs the same targets for longer and with new seeds.
+//! A mutational fuzzer that runs inside unit tests, so that it can test private functions. On stable Rust, with nothing to
+//! install: a short run is an ordinary test, and `make fuzz` runs the same targets for longer and with new seeds.
 //!
-//! A target is a corpus of real inputs and a property, which asserts what must hold and returns the shape of what it
-//! saw. Inputs with a new shape are kept and mutated further: that guides the search where coverage would. An input that
-//! fails is made smaller and printed with how to repeat it.
+//! A target is a corpus of real inputs and a property, which asserts what must hold and returns the shape of the result.
+//! Inputs with a new shape are kept and mutated further: shapes guide the search in place of coverage. A failing input is
+//! minimised and printed with the commands that repeat it.
 //!
-//! What it finds on the code before issue 17: cleaning of search results takes quadratic time (fault 5, `linear`), and
-//! `next=/%09/evil.example` leads away from the console (fault 13).
+//! Faults found: the cleaning of search results took quadratic time (`linear`), and `next=/%09/evil.example` redirected
+//! away from the console.
 
 mod growth;
 mod mutation;
@@ -21,17 +21,17 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-/// For each target in an ordinary test run. `FUZZ_SECONDS` says otherwise.
+/// The duration of a target in an ordinary test run; `FUZZ_SECONDS` overrides it.
 const DEFAULT_RUN: Duration = Duration::from_millis(800);
-/// The same in every ordinary run, so that a change is judged by what it changes and not by what chance finds elsewhere.
+/// The same in every ordinary run, so that a failure is caused by a change of the code and not by chance.
 const ORDINARY_SEED: u64 = 1;
-/// However slow the machine is.
+/// The minimum, even on a slow machine.
 const MIN_INPUTS: u64 = 100;
 const MAX_KEPT: usize = 4096;
-/// For one input, however loaded the machine is.
+/// The limit for one input, with a margin for a loaded machine.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
-/// One target, by the name of its test.
+/// A fuzz target.
 pub struct Target {
     name: &'static str,
     corpus: Vec<Vec<u8>>,
@@ -47,13 +47,13 @@ impl Target {
         Self { name, corpus, dictionary, max_bytes: 16 * 1024, max_time: MAX_TIME, linear: false }
     }
 
-    /// Real inputs, and those that failed once.
+    /// Adds real inputs, and inputs that failed in the past.
     pub fn corpus(mut self, inputs: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         self.corpus.extend(inputs.into_iter().map(|input| input.as_ref().to_vec()));
         self
     }
 
-    /// What is inserted into inputs: keywords, limits, what has a meaning.
+    /// Adds words to insert into inputs: keywords, limits and other tokens with a meaning.
     pub fn dictionary(mut self, words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         self.dictionary.extend(words.into_iter().map(|word| word.as_ref().to_vec()));
         self
@@ -63,22 +63,22 @@ impl Target {
         Self { max_bytes, ..self }
     }
 
-    /// For code that runs under a limit of its own.
+    /// Sets the time limit, for code that has a limit itself.
     pub fn max_time(self, max_time: Duration) -> Self {
         Self { max_time, ..self }
     }
 
-    /// Eight times as much input may take about eight times as long, not sixty times.
+    /// Requires linear time: eight times the input may take about 8 times as long, not 64 times.
     pub fn linear(self) -> Self {
         Self { linear: true, ..self }
     }
 
-    /// Only text: what is no UTF-8 is replaced.
+    /// Runs on text: invalid UTF-8 is replaced.
     pub fn run_text<H: Hash>(self, property: impl Fn(&str) -> H) {
         self.run(|bytes| property(&String::from_utf8_lossy(bytes)));
     }
 
-    /// Panics with the smallest input that was found to fail.
+    /// Panics with the smallest failing input that was found.
     pub fn run<H: Hash>(self, property: impl Fn(&[u8]) -> H) {
         let check = |input: &[u8]| run_once(&property, input);
         if let Some(input) = std::env::var("FUZZ_INPUT").ok().and_then(|hex| from_hex(&hex)) {
@@ -100,7 +100,7 @@ impl Target {
             self.judge(input, check, &mut search, seed);
             inputs += 1;
         }
-        // The corpus stays, whatever its shapes are.
+        // The whole corpus is kept, also inputs with equal shapes.
         search.kept.extend(corpus);
         while began.elapsed() < run || inputs < MIN_INPUTS {
             let input = search.mutate(&self);
@@ -119,11 +119,11 @@ impl Target {
         );
     }
 
-    /// True if the input has a new shape.
+    /// Returns whether the input has a new shape.
     fn judge(&self, input: &[u8], check: impl Fn(&[u8]) -> Outcome, search: &mut Search, seed: u64) -> bool {
         let began = Instant::now();
         let outcome = check(input);
-        // Another process may have had the processor: it counts what happens every time.
+        // Another process may have used the processor: an input is slow only if it is slow every time.
         let is_slow = |input: &[u8]| {
             let slow = || {
                 let began = Instant::now();
@@ -152,8 +152,8 @@ impl Target {
     }
 
     fn judge_growth(&self, piece: &[u8], check: impl Fn(&[u8]) -> Outcome, seed: u64) {
-        if let Some(told) = growth::superlinear(piece, self.max_bytes, |input| drop(check(input))) {
-            self.report(piece, &format!("repeated, it takes more than linear time: {told}"), seed);
+        if let Some(measured) = growth::superlinear(piece, self.max_bytes, |input| drop(check(input))) {
+            self.report(piece, &format!("repeated, it takes more than linear time: {measured}"), seed);
         }
     }
 
@@ -176,7 +176,7 @@ struct Search {
 
 impl Search {
     fn mutate(&mut self, target: &Target) -> Vec<u8> {
-        // Half of the time one of the newest.
+        // Half of the time, one of the newest.
         let newest = self.kept.len().saturating_sub(16);
         let at =
             if self.rng.bool() { self.rng.usize(newest..self.kept.len()) } else { self.rng.usize(..self.kept.len()) };
@@ -225,7 +225,7 @@ fn run_once<H: Hash>(property: impl Fn(&[u8]) -> H, input: &[u8]) -> Outcome {
     }
 }
 
-/// A size as a shape: so many sizes would all be new.
+/// A size as a shape, in powers of two, because exact sizes would nearly all be new.
 pub fn magnitude(size: usize) -> u32 {
     usize::BITS - size.leading_zeros()
 }
@@ -250,16 +250,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_input_is_found_and_made_smaller() {
+    fn a_failing_input_is_found_and_minimised() {
         let target = Target::new("test").corpus(["a long harmless sentence about nothing"]).dictionary(["{{"]);
         let property = |input: &[u8]| {
             let at = input.windows(2).position(|two| two == b"{{");
             assert!(at.is_none_or(|at| !input[at..].contains(&b'n')), "braces");
             at.unwrap_or(usize::MAX)
         };
-        let told = failure(target, property);
-        assert!(told.contains("test: braces") && told.contains("3 bytes: b\"{{n\""), "{told}");
-        assert!(told.contains("FUZZ_INPUT=7b7b6e") && told.contains("TEST_SEED="), "{told}");
+        let message = failure(target, property);
+        assert!(message.contains("test: braces") && message.contains("3 bytes: b\"{{n\""), "{message}");
+        assert!(message.contains("FUZZ_INPUT=7b7b6e") && message.contains("TEST_SEED="), "{message}");
     }
 
     #[test]
@@ -267,12 +267,12 @@ mod tests {
         let linear = |input: &[u8]| input.iter().filter(|byte| **byte == std::hint::black_box(b'<')).count();
         assert_eq!(failure(Target::new("linear").corpus(["<b>x"]).linear(), linear), "");
         let quadratic = |input: &[u8]| (0..input.len()).map(|at| linear(&input[at..])).max().unwrap_or(0);
-        let told = failure(Target::new("quadratic").corpus(["<b>x"]).max_bytes(6_000).linear(), quadratic);
-        assert!(told.contains("more than linear time"), "{told}");
+        let message = failure(Target::new("quadratic").corpus(["<b>x"]).max_bytes(6_000).linear(), quadratic);
+        assert!(message.contains("more than linear time"), "{message}");
     }
 
     #[test]
-    fn hexadecimal_reads_back() {
+    fn hexadecimal_round_trips() {
         assert_eq!(from_hex(&to_hex(b"\0\xffa")), Some(b"\0\xffa".to_vec()));
         assert_eq!(from_hex("zz"), None);
     }

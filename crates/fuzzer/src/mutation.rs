@@ -1,10 +1,10 @@
-//! Small changes to an input: of bytes, of pieces between punctuation, of numbers, and by words of a dictionary.
+//! Small changes to an input: to bytes, pieces between punctuation and numbers, and by words of a dictionary.
 
 use std::ops::Range;
 
 use fastrand::Rng;
 
-/// What separates the pieces of most formats.
+/// The separators of most formats.
 const PUNCTUATION: &[u8] = b"{}[]()<>\"',:;=&/?#|*`~ \n\t";
 const NUMBERS: [&str; 14] = [
     "0",
@@ -22,7 +22,7 @@ const NUMBERS: [&str; 14] = [
     "0.1",
     "-0",
 ];
-/// So that nesting gets deep.
+/// Large enough for deep nesting.
 const MAX_REPEATS: usize = 400;
 
 /// `other` is another input of the corpus.
@@ -43,7 +43,7 @@ pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], dictionary: &[Vec<u8>], 
             let piece = input[range(input, rng)].to_vec();
             insert(input, &piece, rng);
         }
-        // Nesting, or a long list.
+        // Deep nesting, or a long list.
         4 => {
             let mut piece = input[piece(input, rng)].to_vec();
             piece.truncate(64);
@@ -92,7 +92,7 @@ fn range(input: &[u8], rng: &mut Rng) -> Range<usize> {
     one.min(other)..one.max(other)
 }
 
-/// From one punctuation mark to a later one.
+/// A range from one punctuation mark to a later one.
 fn piece(input: &[u8], rng: &mut Rng) -> Range<usize> {
     let is_mark = |byte: &u8| PUNCTUATION.contains(byte);
     let from = rng.usize(..=input.len());

@@ -1,10 +1,10 @@
-//! Makes an input that fails smaller, as long as it still fails.
+//! Minimises a failing input.
 
 use std::time::{Duration, Instant};
 
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// Removes parts, half of the input at first, single bytes at last.
+/// Removes parts while the input still fails: first half of the input, at the end single bytes.
 pub(crate) fn smallest(input: &[u8], fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let (began, mut smallest) = (Instant::now(), input.to_vec());
     let mut length = smallest.len().div_ceil(2).max(1);

@@ -1,7 +1,7 @@
-//! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, asks 2,000 questions, and prints one
-//! line of JSON. Texts and questions are the same every time.
+//! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, searches for 2,000 questions, and
+//! prints one line of JSON. Texts and questions are the same in every run.
 //!
-//! `cargo run --release -p grounding --example index_bench -- [PASSAGES]`
+//! `cargo run --profile quick -p grounding --example index_bench -- [PASSAGES]`
 
 use std::error::Error;
 use std::fs;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Words of which the n-th is about n times rarer than the first.
+/// Words in order of frequency: the n-th is about n times as rare as the first.
 struct Vocabulary {
     words: Vec<String>,
     /// Cumulative frequencies.
@@ -79,7 +79,7 @@ impl Vocabulary {
         let word = |n: usize| match STOPWORDS.get(n) {
             Some(word) => (*word).to_owned(),
             None => {
-                // Counts in syllables, so that no word repeats.
+                // Writes the number in syllables, so that words are distinct.
                 let (mut rest, mut word) = (n, String::new());
                 while rest > 0 {
                     word.push_str(SYLLABLES[rest % SYLLABLES.len()]);
@@ -110,7 +110,7 @@ impl Vocabulary {
         words.join(" ") + "."
     }
 
-    /// Two to ten words: stop words, common and rare ones.
+    /// Two to ten words: stop words, common words and rare words.
     fn question(&self, rng: &mut Rng) -> String {
         let words: Vec<&str> = (0..rng.usize(2..=10))
             .map(|_| match rng.u8(0..10) {

@@ -1,9 +1,9 @@
-//! How often the right document is among the first three sources, for the questions in `data/retrieval`: by words alone, by
-//! vectors alone, by both, and as a caller gets them, who gets none if the documents do not help.
+//! The fraction of questions in `data/retrieval` with the right document among the first three sources: by words alone, by
+//! vectors alone, by both, and as for a caller, with no sources if the documents do not help.
 //!
-//!     cargo run --release -p grounding --example retrieval -- ENCODER [FOLDER…]
+//!     cargo run --profile quick -p grounding --example retrieval -- ENCODER [FOLDER…]
 //!
-//! With EMBEDDINGS_URL the vectors are those of a server, with QUESTION_PREFIX and PASSAGE_PREFIX before its texts.
+//! With EMBEDDINGS_URL the vectors come from that server, with QUESTION_PREFIX and PASSAGE_PREFIX before its texts.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -123,7 +123,7 @@ fn measure(name: &str, questions: &[Question], search: Search<'_>) -> Result<(),
 #[derive(Default)]
 struct Counts {
     all: usize,
-    /// With any source.
+    /// Questions with any source.
     given: usize,
     right: usize,
 }

@@ -1,5 +1,5 @@
-//! The scorer's time for a request, on one thread: over the labelled rows, and for the largest conversations. Prints
-//! one line of JSON.
+//! The scorer's time per request on one thread: over the labelled rows, and for the largest conversations. Prints one
+//! line of JSON.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use chat::{Message, Role};
 use grounding::scorer::{Scorer, load_labelled};
 
-/// Each row counts with its best run.
+/// The best run of each row counts.
 const RUNS: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,6 @@
 //! Trains the classifier of questions and tasks (`helpful::classifier`) on the labelled rows of `data/`.
 //!
-//!     cargo run --release -p grounding --example train_classifier -- ENCODER
+//!     cargo run --profile quick -p grounding --example train_classifier -- ENCODER
 
 use std::error::Error;
 use std::path::Path;

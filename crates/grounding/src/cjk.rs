@@ -1,4 +1,4 @@
-//! Chinese and Japanese characters: scripts that put no spaces between words.
+//! Chinese and Japanese characters, of scripts without spaces between words.
 
 /// Kana, ideographs and their iteration marks.
 pub(crate) fn is_cjk(character: char) -> bool {
@@ -11,8 +11,8 @@ pub(crate) fn is_hiragana(character: char) -> bool {
     matches!(u32::from(character), 0x3040..=0x309F)
 }
 
-/// Coarser than `is_cjk`: everything from kana upwards, wide punctuation, Hangul and emoji included. For estimating how
-/// many words a text has, at two such characters to the word.
+/// Coarser than `is_cjk`: everything from kana upwards, including wide punctuation, Hangul and emoji. For estimates of
+/// the number of words, with two such characters per word.
 pub(crate) fn is_half_a_word(character: char) -> bool {
     character >= '\u{3040}'
 }

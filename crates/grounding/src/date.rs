@@ -1,5 +1,5 @@
-//! Dates as documents and search servers write them, read leniently. What is not clearly a date is none; nothing is
-//! guessed.
+//! Lenient parsing of dates as documents and search servers write them. A text that is not clearly a date is none, without
+//! guesses.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none() {
+    fn other_texts_are_not_dates() {
         for text in [
             "",
             "yesterday",

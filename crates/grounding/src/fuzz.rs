@@ -1,4 +1,4 @@
-//! Conversations, fuzzed: they are scored and turned into a query in linear time, and no secret is in the query.
+//! Fuzzes conversations: they are scored and turned into a query in linear time, and the query contains no secret.
 
 use chat::{Message, Role};
 use fuzzer::{Target, magnitude};

@@ -17,13 +17,13 @@ use crate::query;
 use crate::scorer::{self, Score, Scorer};
 use crate::search::{RemoteSearch, SearchError};
 
-/// More than fit into a prompt: some will be duplicates.
+/// More than fit into a prompt, because some will be duplicates.
 const MAX_RESULTS: usize = 10;
 
 /// Which requests are grounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those that need facts by their score, and those that the indexed documents help with.
+    /// Requests that need facts by their score, and requests with which the indexed documents help.
     Auto,
     Always,
 }
@@ -45,25 +45,25 @@ pub struct Assessment {
     pub need: Need,
 }
 
-/// What sources mean to a request.
+/// How much a request needs sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// No source is looked for.
+    /// There is no search.
     None,
-    /// The built-in index is asked, and what it finds decides.
+    /// The built-in index is searched, and the hits decide.
     Optional,
-    /// By its score, or because all requests are grounded: without Search, the request fails.
+    /// By its score, or because all requests are grounded. Without Search, the request fails.
     Required,
 }
 
 /// Why requests that need facts fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SearchOutage {
-    /// The search server does not answer.
+    /// The search server does not respond.
     NoAnswer,
     /// There was an index.
     IndexGone,
-    /// There is another index than before.
+    /// The index is not the same as before.
     IndexReplaced,
     /// The index is damaged, or not accessible.
     IndexUnreadable,
@@ -72,9 +72,9 @@ pub enum SearchOutage {
 pub struct Grounder {
     mode: Mode,
     search: Search,
-    /// Tokens that sources may take in a prompt.
+    /// The maximum of tokens for sources in a prompt.
     max_source_tokens: usize,
-    /// Loaded only where there is something to search.
+    /// Loaded only if there is something to search.
     scorer: OnceLock<Scorer>,
     classifier: OnceLock<QuestionClassifier>,
 }
@@ -102,8 +102,8 @@ impl Grounder {
         Some(Assessment { score, scorer: scorer::VERSION, need })
     }
 
-    /// Searches for what a conversation asks. A query with nothing left in it finds nothing. `trace` holds the
-    /// headers of the trace context, which a remote server is sent.
+    /// Searches for a conversation. An empty query has no results. `trace` holds the headers of the trace context, which are
+    /// sent to a remote server.
     pub async fn search(
         &self,
         messages: &[Message],
@@ -119,8 +119,8 @@ impl Grounder {
         }
     }
 
-    /// What is found has to help, also where facts are required by the score: in `data/retrieval`, nearly all of those that it
-    /// would not help are tasks that the scorer takes for questions.
+    /// The hits must help, even if the score requires facts: in `data/retrieval`, nearly all such requests that they do not
+    /// help are tasks that the scorer takes for questions.
     async fn search_index(
         &self,
         local: &LocalSearch,
@@ -143,18 +143,18 @@ impl Grounder {
         Ok(hits.into_iter().map(|hit| hit.passage).collect())
     }
 
-    /// `tokens` bounds the sources, roughly.
+    /// `tokens` is an approximate bound of the sources.
     pub fn augment(passages: &[Passage], tokens: usize) -> Augmentation {
         let now = Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::UNIX_EPOCH);
         augment::augment(passages, now.to_zoned(TimeZone::UTC).date(), tokens)
     }
 
-    /// Tokens for sources: as configured, or less where conversation and completion leave less of the context.
+    /// Tokens for sources: as configured, or less if conversation and completion leave less of the context.
     pub fn source_budget(&self, request: &ChatRequest, context: Option<usize>) -> usize {
         augment::source_budget(request, context).min(self.max_source_tokens)
     }
 
-    /// How many bytes an augmentation adds to a prompt at most.
+    /// The maximum of bytes that an augmentation adds to a prompt.
     pub fn max_added_bytes(&self) -> usize {
         augment::max_bytes(self.max_source_tokens)
     }
@@ -166,7 +166,7 @@ impl Grounder {
         }
     }
 
-    /// Whether the built-in index can be searched, where it is used.
+    /// Whether the built-in index can be searched, if it is used.
     pub fn check_index(&self) -> Result<(), IndexError> {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.check(),
@@ -174,7 +174,7 @@ impl Grounder {
         }
     }
 
-    /// Why searches fail: what is wrong with the index, or that a search server has failed lately.
+    /// Why searches fail: a fault of the index, or recent failures of the search server.
     pub fn outage(&self) -> Option<SearchOutage> {
         match &self.search {
             Search::Remote(remote) => (!remote.is_healthy()).then_some(SearchOutage::NoAnswer),
@@ -186,7 +186,7 @@ impl Grounder {
         }
     }
 
-    /// Whether no request is served without Search.
+    /// Whether every request needs Search.
     pub fn is_required(&self) -> bool {
         self.mode == Mode::Always
     }
@@ -199,7 +199,7 @@ impl Grounder {
         }
     }
 
-    /// For people: a URL without secrets, or `local`.
+    /// The location for people: a URL without secrets, or `local`.
     pub fn search_location(&self) -> String {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => "local".into(),

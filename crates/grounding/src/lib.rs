@@ -1,5 +1,5 @@
-//! Grounding: does a request need facts (`scorer`), what is searched for (`query`), where (`index`, `search`), and how
-//! do the results get into the prompt (`augment`). `grounder` combines them. Results are untrusted text until `augment`
+//! Grounding: `scorer` decides whether a request needs facts, `query` derives the search query, `index` and `search` find
+//! passages, and `augment` adds them to the prompt. `grounder` combines these. Results are untrusted text until `augment`
 //! has cleaned them. Only the derived query is sent to a search server.
 
 pub mod augment;

@@ -1,4 +1,4 @@
-//! Search in the built-in index: opened once it exists, searched on a blocking thread, under a deadline.
+//! Search in the built-in index: opened once it exists, searched on a blocking thread, with a deadline.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use tokio::sync::watch;
 use crate::index::{EmbeddingsServer, Hit, Index, IndexError, IndexId, QuestionVector, SentenceEncoder};
 use crate::search::SearchError;
 
-/// How often to look whether there is an index now. Every request asks, and there may be thousands a second; but
-/// somebody who has just made an index expects it to be used.
+/// How often the existence of an index is checked. Every request needs to know, perhaps thousands per second; but a new
+/// index should be used immediately.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What makes vectors.
+/// Sources of vectors.
 #[derive(Clone, Default)]
 pub struct Embedders {
-    /// Once it is loaded. Tells questions from tasks, and makes the vectors of passages unless a server does.
+    /// Set once it is loaded. Distinguishes questions from tasks, and embeds passages unless there is a server.
     pub sentences: Arc<OnceLock<Arc<SentenceEncoder>>>,
     pub server: Option<Arc<EmbeddingsServer>>,
 }
@@ -25,13 +25,13 @@ pub struct Embedders {
 /// The index may be created while the service runs.
 pub struct LocalSearch {
     folder: PathBuf,
-    /// The index that must be there. Without it, searching fails.
+    /// The required index. Without it, searches fail.
     expected: watch::Receiver<Option<IndexId>>,
     deadline: Duration,
     embedders: Embedders,
     index: OnceLock<Arc<Index>>,
     started: Instant,
-    /// When to look again, in milliseconds from `started`.
+    /// The time of the next check, in milliseconds from `started`.
     next_look: AtomicU64,
 }
 
@@ -48,12 +48,12 @@ impl LocalSearch {
         }
     }
 
-    /// By which passages are found by what they mean, too.
+    /// Sets embedders, so that passages are also found by meaning.
     pub fn with_embedders(self, embedders: Embedders) -> Self {
         Self { embedders, ..self }
     }
 
-    /// Whether anything is indexed. An index that is gone or cannot be read counts: it is an outage, not an absence.
+    /// Whether anything is indexed. A missing or unreadable index counts: it is an outage.
     pub fn has_documents(&self) -> bool {
         match self.index() {
             Ok(Some(index)) => !index.is_empty().unwrap_or(false),
@@ -62,17 +62,17 @@ impl LocalSearch {
         }
     }
 
-    /// Why a search would fail. There may be no index, unless one is expected.
+    /// Why a search would fail. A missing index is an error only if one is expected.
     pub fn check(&self) -> Result<(), IndexError> {
         self.index().map(drop)
     }
 
-    /// Whether it can be told which requests documents help with.
+    /// Whether there is an encoder, which decides if documents help with a request.
     pub(crate) fn has_encoder(&self) -> bool {
         self.embedders.sentences.get().is_some()
     }
 
-    /// Best first, and the vector of the turn that asks, if there are vectors. Nothing indexed is no error.
+    /// The hits, best first, and the vector of the last turn if there is an encoder. No index is not an error.
     pub(crate) async fn search_for(
         &self,
         query: &str,
@@ -83,7 +83,7 @@ impl LocalSearch {
         let (query, turn, encoder) = (query.to_owned(), turn.to_owned(), self.embedders.sentences.get().cloned());
         let served = self.served_vector(&query).await;
         let has_server = self.embedders.server.is_some();
-        // A search takes milliseconds, which would hold up the other requests of this thread.
+        // A search takes milliseconds, which would delay the other requests of this thread.
         let searched = tokio::task::spawn_blocking(move || {
             let own = encoder.as_ref().filter(|_| !has_server).map(|encoder| encoder.question(&query));
             let hits = index.search(&query, served.or(own).as_ref(), limit)?;
@@ -96,7 +96,7 @@ impl LocalSearch {
         }
     }
 
-    /// By the embeddings server. While it fails, documents are found by their words alone.
+    /// The question's vector from the embeddings server. While the server fails, documents are found by words alone.
     async fn served_vector(&self, query: &str) -> Option<QuestionVector> {
         let server = self.embedders.server.as_ref().filter(|server| server.is_there())?;
         server.question(query).await.ok()

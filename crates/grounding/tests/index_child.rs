@@ -1,5 +1,5 @@
-//! Processes that read documents misbehave: the file is skipped with the reason, and the next one is read. In a binary
-//! of its own: a child process inherits the locks of all threads for a moment.
+//! Processes that read documents misbehave: the file is skipped with the reason, and the next one is read. In a separate
+//! binary, because a child process briefly inherits the locks of all threads.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Indexer};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
-/// Adds pages and a text, read by a shell script in place of the program.
+/// Adds pages and a text. A shell script replaces the program that reads them.
 fn add(pages: usize, script: &str, timeout: Duration) -> Result<AddReport, Box<dyn std::error::Error>> {
     let root = tempfile::tempdir()?;
     let documents = root.path().join("papers");
@@ -23,21 +23,21 @@ fn add(pages: usize, script: &str, timeout: Duration) -> Result<AddReport, Box<d
 }
 
 #[test]
-fn whatever_a_process_does_its_file_is_skipped_with_the_reason() -> TestResult {
+fn the_file_of_a_misbehaving_process_is_skipped_with_the_reason() -> TestResult {
     let long = Duration::from_secs(60);
     let cases = [
-        // It hangs: before it has read, or after.
+        // It hangs before or after it has read.
         ("exec /bin/sleep 600", Duration::from_millis(300), "takes too long"),
         ("read line; exec /bin/sleep 600", Duration::from_millis(300), "takes too long"),
         ("kill -ABRT $$", long, "too much memory"),
         ("kill -SEGV $$", long, "damaged"),
         ("exit 0", long, "damaged"),
-        // It talks nonsense, or without end.
+        // It sends invalid data, or endless data.
         ("exec /bin/cat", long, "damaged"),
         ("exec /usr/bin/yes", long, "damaged"),
         ("printf 'd\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
         ("printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
-        // More errors than fit into a pipe.
+        // It writes more errors than fit into a pipe.
         (
             "/usr/bin/head -c 1000000 /dev/zero >&2; printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null",
             Duration::from_secs(2),
@@ -48,22 +48,22 @@ fn whatever_a_process_does_its_file_is_skipped_with_the_reason() -> TestResult {
         let began = Instant::now();
         let report = add(3, script, timeout)?;
         assert_eq!((report.added, report.skipped.len()), (1, 3), "{script}: {report:?}");
-        // The last two scripts answer once.
-        let first = report.skipped.iter().filter(|(_, told)| told.contains(reason)).count();
+        // The last two scripts respond once.
+        let first = report.skipped.iter().filter(|(_, skipped_for)| skipped_for.contains(reason)).count();
         assert!(first >= 1, "{script}: {report:?}");
         assert!(began.elapsed() < Duration::from_secs(50), "{script} took {:?}", began.elapsed());
     }
     Ok(())
 }
 
-/// Its CPU time is limited for good, and must be enough for the next file.
+/// The limit of its CPU time is permanent, and the rest must suffice for the next file.
 #[test]
-fn a_process_that_has_read_for_long_is_replaced() -> TestResult {
+fn a_process_with_much_used_cpu_time_is_replaced() -> TestResult {
     let answer = "/bin/sleep 1.1; printf 'r\\004\\000\\000\\000late'";
     let script = format!("{answer}; {answer}; exec /bin/cat >/dev/null");
     let pages = 4 * std::thread::available_parallelism()?.get();
     let report = add(pages, &script, Duration::from_secs(2))?;
-    assert!(report.skipped.len() == pages && report.skipped.iter().all(|(_, told)| told == "late"), "{report:?}");
+    assert!(report.skipped.len() == pages && report.skipped.iter().all(|(_, reason)| reason == "late"), "{report:?}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! A process is killed while it adds to the index. In a binary of its own: a child process inherits the locks of all
-//! threads for a moment, and tests of other writers would find them held.
+//! A process is killed while it adds to the index. In a separate binary, because a child process briefly inherits the
+//! locks of all threads, and tests of other writers would find them held.
 
 use std::error::Error;
 use std::fs;
@@ -13,7 +13,7 @@ type TestResult = Result<(), Box<dyn Error>>;
 
 /// The process that the other test starts and kills.
 #[test]
-#[ignore = "not a test: the other one starts it as a process to kill"]
+#[ignore = "not a test: the other test starts it as a process and kills it"]
 fn add_until_killed() -> TestResult {
     let (Some(index), Some(documents)) = (std::env::var_os("INDEX"), std::env::var_os("DOCUMENTS")) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The scorer through its interface: its accuracy, that it is deterministic, how long it takes, and that the labelled
-//! rows give exactly its model.
+//! The scorer through its public interface: accuracy, determinism, time, and that training on the labelled rows gives
+//! exactly its model.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use chat::{Message, Role};
 use grounding::scorer::{CHECKSUMS, Evaluation, LabelledRequest, Scorer, VERSION, load_labelled, train};
 use proptest::prelude::*;
 
-/// On `dev.jsonl`, which is never trained on. Raise it with every better model.
+/// On `dev.jsonl`, which is never used for training. Raise it with every better model.
 const MIN_F1: f64 = 0.93;
 
 const LEXICON: &[u8] = include_bytes!("../src/scorer/lexicon.txt");
@@ -21,7 +21,7 @@ fn rows(prefix: &str) -> Vec<LabelledRequest> {
 }
 
 #[test]
-fn requests_that_it_was_not_trained_on_are_scored_well() {
+fn requests_that_were_not_used_for_training_are_scored_well() {
     let scorer = Scorer::new();
     let mut evaluation = Evaluation::default();
     for row in rows("dev") {
@@ -39,20 +39,20 @@ fn training_on_the_labelled_rows_gives_this_model() {
 }
 
 #[test]
-fn a_change_of_lexicon_or_model_raises_the_version() {
+fn a_change_of_lexicon_or_model_requires_a_new_version() {
     let now = [LEXICON, MODEL].map(crc32fast::hash);
     assert_eq!(CHECKSUMS, now, "raise VERSION (now {VERSION}) and set CHECKSUMS to {now:#010x?}");
 }
 
 #[test]
-fn no_row_of_the_evaluation_is_trained_on() {
-    // Case and punctuation make no difference.
+fn no_row_of_the_evaluation_is_used_for_training() {
+    // Ignores case and punctuation.
     let letters = |message: &Message| message.content().to_lowercase().replace(|c: char| !c.is_alphanumeric(), "");
     let key = |row: &LabelledRequest| row.messages.iter().map(letters).collect::<Vec<_>>();
     let (given, own) = (rows("train-"), rows("own-"));
     let trained: HashSet<_> = given.iter().chain(&own).map(key).collect();
     let both: Vec<_> = rows("dev").into_iter().filter(|row| trained.contains(&key(row))).collect();
-    assert!(both.is_empty(), "{} rows of dev.jsonl are trained on, the first is {}", both.len(), both[0].id);
+    assert!(both.is_empty(), "{} rows of dev.jsonl are used for training, the first is {}", both.len(), both[0].id);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn the_same_request_always_gets_the_same_score() {
     }
 }
 
-/// The time of the fastest of a few tries: others use the machine too.
+/// The time of the fastest of 5 runs, because other processes use the machine, too.
 fn fastest(work: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();
@@ -75,7 +75,7 @@ fn fastest(work: impl Fn()) -> Duration {
     (0..5).map(time).min().expect("several tries")
 }
 
-/// A limit that holds on a busy machine too; `scorer_bench` measures.
+/// The limit also holds on a busy machine. `scorer_bench` measures the time.
 #[test]
 fn a_score_takes_well_below_a_millisecond() {
     let (scorer, rows) = (Scorer::new(), rows("dev"));
@@ -100,7 +100,7 @@ fn the_largest_conversation_takes_at_most_50_milliseconds() {
 }
 
 #[test]
-fn reasons_are_told_in_words() {
+fn reasons_are_given_in_words() {
     let scorer = Scorer::new();
     let explain = |content: &str| scorer.explain(&[Message::new(Role::User, content.to_owned()).unwrap()]);
     let (score, reasons) = explain("What is the weather in Zagreb tomorrow?");
@@ -113,7 +113,7 @@ fn reasons_are_told_in_words() {
 }
 
 #[test]
-fn without_a_user_nothing_is_required() {
+fn without_a_user_turn_no_facts_are_required() {
     let scorer = Scorer::new();
     assert!(!scorer.score(&[]).is_required());
     let said = Message::new(Role::Assistant, "The capital of Croatia is Zagreb.".to_owned()).unwrap();

@@ -1,7 +1,7 @@
-//! A histogram that is counted while requests run: a few atomic additions, no lock, no allocation.
+//! A histogram that is cheap to update: a few atomic additions, no lock, no allocation.
 //!
-//! Values are integers in the unit of the bucket bounds. A thread that records often has a histogram of its own, so
-//! that no two threads write to the same memory; a reader merges the snapshots.
+//! Values are integers in the unit of the bucket bounds. A thread that records often has a separate histogram, so that no
+//! two threads write to the same memory; a reader merges the snapshots.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
 }
 
 impl Histogram {
-    /// The bounds must ascend. Each is inclusive: a value falls into the first bucket whose bound it does not exceed.
+    /// The bounds must ascend, and are inclusive: a value is counted in the first bucket whose bound it does not exceed.
     pub fn new(bounds: &'static [u64]) -> Self {
         Self { bounds, buckets: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0) }
     }
@@ -33,7 +33,7 @@ impl Histogram {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// Not atomic as a whole: a value that is being recorded may be in its bucket and not yet in the sum.
+    /// Not atomic as a whole: a value that is being recorded may be in its bucket, but not yet in the sum.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             bounds: self.bounds,

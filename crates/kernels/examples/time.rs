@@ -1,7 +1,7 @@
-//! How long attention takes, by our kernel and by llama.cpp's, for operations as they occur: heads of SmolLM2 (9, of which
-//! 3 in the cache, 64 numbers each), one layer, two threads.
+//! The time of attention with our kernel and with llama.cpp's, for realistic operations: heads of SmolLM2 (9, of which 3
+//! in the cache, 64 numbers each), one layer, two threads.
 //!
-//!     cargo run --release --example time [PART OF A NAME]
+//!     cargo run --profile quick --example time [PART OF A NAME]
 
 #[allow(dead_code, reason = "tests need more of it")]
 #[path = "../tests/graph/mod.rs"]
@@ -13,7 +13,7 @@ mod library;
 use graph::{Case, Number};
 use kernels::{Attention, Changes, Products};
 
-/// A name, tokens, cells, and whether a token sees a cell.
+/// A name, the numbers of tokens and cells, and whether a token sees a cell.
 type Shape<'a> = (&'a str, usize, usize, &'a dyn Fn(usize, usize) -> bool);
 
 fn main() {

@@ -1,4 +1,4 @@
-//! The way from llama.cpp's kernels to ours.
+//! Installs our kernels in llama.cpp, which calls them through `native/hook.c`.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use crate::work::{self, Buffers};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// Ours, and the library's for operations of an uncommon kind.
+    /// Ours, and the library's for unsupported operations.
     Own,
     Library,
 }
@@ -29,16 +29,16 @@ pub enum Products {
     Library,
 }
 
-/// How all computations of this process are done from now on.
+/// Settings of all further computations of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changes {
     pub attention: Attention,
     pub products: Products,
-    /// A context may have fewer by itself.
+    /// An upper limit; a context may have fewer.
     pub max_threads: Option<usize>,
 }
 
-/// The library's kernels that are loaded do not have our hook.
+/// The loaded library of kernels does not have our hook.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoHook;
 
@@ -53,7 +53,7 @@ pub fn change(changes: Changes) -> Result<(), NoHook> {
         Products::Library => (None, None),
     };
     let function = change_function().ok_or(NoHook)?;
-    // SAFETY: it copies the struct. The functions in it stay valid: they are this program's.
+    // SAFETY: it copies the struct. The functions in it belong to this program, so they stay valid.
     unsafe { function(&RawChanges { attention, product, product_scratch, max_threads }) };
     Ok(())
 }
@@ -81,7 +81,7 @@ fn change_function() -> Option<ChangeFunction> {
     })
 }
 
-/// How numbers of the cache are written.
+/// The number format of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Number {
     F32,
@@ -95,8 +95,8 @@ pub(crate) struct Pool {
     _opaque: [u8; 0],
 }
 
-/// The threads that compute an operation together, as one of them sees it. This and the operations below are declared once
-/// more in native/hook.c.
+/// The threads that compute an operation together, as one of them sees it. This struct and the operations below are also
+/// declared in native/hook.c.
 #[repr(C)]
 pub(crate) struct Team {
     thread: i32,
@@ -118,17 +118,17 @@ impl Team {
 
     /// Waits for all threads.
     pub(crate) fn barrier(&self) {
-        // SAFETY: the pool lives as long as the operation, and all of its threads get here.
+        // SAFETY: the pool lives as long as the operation, and all of its threads reach the barrier.
         unsafe { (self.barrier)(self.pool) }
     }
 
-    /// Begins to hand out numbers from the number of threads on; all must have passed a barrier before they take one.
+    /// Starts a counter at the number of threads. All threads must pass a barrier before they take a number.
     pub(crate) fn start_counting(&self) {
         // SAFETY: the pool lives as long as the operation.
         unsafe { (self.set_chunk)(self.pool, self.threads) }
     }
 
-    /// The next number that no other thread gets.
+    /// Takes the next number of the counter, which no other thread gets.
     pub(crate) fn next_number(&self) -> usize {
         // SAFETY: the pool lives as long as the operation.
         unsafe { (self.add_chunk)(self.pool, 1) as usize }
@@ -188,7 +188,7 @@ impl Operation {
 #[repr(C)]
 pub(crate) struct Product {
     pub(crate) weights: *const u8,
-    /// Where the weights in our form are kept, for as long as the library keeps its own.
+    /// Holds the weights in our form, for as long as the library keeps its own.
     pub(crate) laid_out: *mut *mut Matrix,
     pub(crate) rows: *const u8,
     /// For each token, the numbers of its experts; null if there is one for all.
@@ -201,7 +201,7 @@ pub(crate) struct Product {
     pub(crate) tokens: i64,
     /// Experts of a token.
     pub(crate) used: i64,
-    /// One for each expert of the token, or one for all.
+    /// One row for each expert of the token, or one for all.
     pub(crate) rows_of_token: i64,
     pub(crate) weights_row: usize,
     pub(crate) weights_expert: usize,
@@ -212,21 +212,21 @@ pub(crate) struct Product {
     pub(crate) out_token: usize,
     pub(crate) kind: i32,
     pub(crate) to_floats: Option<unsafe extern "C" fn(*const u8, *mut f32, i64)>,
-    /// Common to all threads, and as large as `product_scratch` asked for.
+    /// Common to all threads, of the size that `product_scratch` returned.
     pub(crate) scratch: *mut u8,
     pub(crate) team: Team,
 }
 
-/// The scratch memory that a product needs, in bytes; 0 if it is not of our kind.
+/// The scratch memory that a product needs, in bytes; 0 if we do not support it.
 ///
 /// # Safety
-/// The product must describe memory as the library lays it out; scratch memory and team are not used.
+/// The product must describe memory as the library lays it out. Scratch memory and team are not used.
 unsafe extern "C" fn product_scratch(product: *const Product) -> usize {
     // SAFETY: the hook passes a pointer to its own variable.
     product::scratch_bytes(unsafe { &*product })
 }
 
-/// Called by each thread for each product that is of our kind.
+/// Called by each thread for each supported product.
 ///
 /// # Safety
 /// The product must describe memory as the library lays it out.
@@ -235,8 +235,8 @@ unsafe extern "C" fn multiply(product: *const Product) {
     unsafe { product::compute(&*product) }
 }
 
-/// Called by each thread for each attention operation. Returns false if the operation is not of our kind, and then does so
-/// on all threads alike.
+/// Called by each thread for each attention operation. Returns false if the operation is not supported, on all threads
+/// alike.
 ///
 /// # Safety
 /// The operation must describe memory as the library lays it out.

@@ -1,4 +1,4 @@
-//! Vectors of f32 with what attention needs, for each set of instructions.
+//! Vectors of f32 with the operations that attention needs, for each set of instructions.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -9,13 +9,13 @@ pub(crate) mod plain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Cells of a block. Masks are looked at one block at a time.
+/// Cells of a block. Masks are read one block at a time.
 pub(crate) const BLOCK: usize = 64;
 
-/// Instructions for which there are kernels; each kind of CPU has those before, too.
+/// Instructions for which there are kernels. A CPU with one of them also has those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Instructions {
-    /// What every CPU of the architecture has.
+    /// Those of every CPU of the architecture.
     Plain,
     Avx2,
     Avx512,
@@ -23,12 +23,12 @@ pub enum Instructions {
 
 static MAX_INSTRUCTIONS: AtomicU8 = AtomicU8::new(Instructions::Avx512 as u8);
 
-/// Uses no better instructions than these from now on, for tests.
+/// Limits the instructions that are used from now on, for tests.
 pub fn limit_instructions(max: Instructions) {
     MAX_INSTRUCTIONS.store(max as u8, Relaxed);
 }
 
-/// The best instructions that the CPU has and that are allowed.
+/// The best allowed instructions of the CPU.
 pub(crate) fn instructions() -> Instructions {
     static BEST: OnceLock<Instructions> = OnceLock::new();
     let max = match MAX_INSTRUCTIONS.load(Relaxed) {
@@ -58,15 +58,15 @@ fn best_instructions() -> Instructions {
 /// A vector.
 ///
 /// All functions are unsafe for the same two reasons: the CPU must have the instructions, and pointers must point to as
-/// many numbers as a function reads or writes. They need not be aligned.
+/// many numbers as a function reads or writes. Pointers need not be aligned.
 ///
-/// Whatever calls them must be inlined into a function that has the instructions, or each of them is a call: so no closures
-/// around them, which are functions of their own.
+/// Callers must be inlined into a function that enables the instructions, or each operation becomes a call. So do not use
+/// closures around them: a closure is a separate function.
 pub(crate) trait Vector: Copy {
     const COUNT: usize;
-    /// Queries that are computed together at most, a multiple of `COUNT`: what the registers are used best with.
+    /// The maximum of queries that are computed together, a multiple of `COUNT`, chosen for the number of registers.
     const ROWS: usize;
-    /// `scale` by this is 0.
+    /// The exponent for which `scale` returns 0.
     const VANISHING: f32;
 
     unsafe fn splat(value: f32) -> Self;
@@ -79,13 +79,13 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// `self * factor + addend`
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
-    /// The other one if either is not a number.
+    /// `other` if either is not a number.
     unsafe fn max(self, other: Self) -> Self;
     /// To the nearest whole number.
     unsafe fn round(self) -> Self;
     /// `self * 2^exponent`, for whole numbers from `VANISHING` to 0.
     unsafe fn scale(self, exponent: Self) -> Self;
-    /// e to the power of each, of which none is above 0. Of minus infinity it is 0, not merely close to it.
+    /// e to the power of each number, none of which may be above 0. For minus infinity exactly 0.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // SAFETY: the caller's.
@@ -108,22 +108,22 @@ pub(crate) trait Vector: Copy {
         unsafe { [four[0].sum(), four[1].sum(), four[2].sum(), four[3].sum()] }
     }
     unsafe fn largest(self) -> f32;
-    /// Fetches memory that is going to be read soon. Any address will do.
+    /// Prefetches memory that will be read soon. Any address is allowed.
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
-    /// For a block of a mask: which cells are not hidden, and which are visible without a bias, a bit for each.
+    /// For a block of a mask: the cells that are not hidden, and those that are visible without a bias, a bit for each.
     unsafe fn visible(mask: *const u16) -> (u64, u64);
 }
 
-/// What a mask has for a hidden cell: minus infinity as f16.
+/// The mask's value for a hidden cell: minus infinity as f16.
 pub(crate) const HIDDEN: u16 = 0xFC00;
 
 /// The coefficients of 2^x for x within half of 0, from the highest power down.
 const EXP2: [f32; 7] =
     [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 0.240_226_48, std::f32::consts::LN_2, 1.0];
 
-/// Numbers of the cache.
-pub(crate) trait Source {
+/// A number format of the cache.
+pub(crate) trait CacheElement {
     const BYTES: usize;
     /// # Safety
     /// As for `Vector::load`.
@@ -134,7 +134,7 @@ pub(crate) struct F32;
 pub(crate) struct F16;
 pub(crate) struct Bf16;
 
-impl Source for F32 {
+impl CacheElement for F32 {
     const BYTES: usize = 4;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
@@ -143,7 +143,7 @@ impl Source for F32 {
     }
 }
 
-impl Source for F16 {
+impl CacheElement for F16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {
@@ -152,7 +152,7 @@ impl Source for F16 {
     }
 }
 
-impl Source for Bf16 {
+impl CacheElement for Bf16 {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const u8, index: usize) -> V {

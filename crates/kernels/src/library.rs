@@ -1,4 +1,4 @@
-//! Functions of llama.cpp that its Rust bindings offer only as they are in C.
+//! Functions of llama.cpp that its Rust bindings offer only as raw C functions.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,9 +9,9 @@ use llama_cpp_sys_2 as sys;
 
 use crate::product;
 
-/// Which instructions the kernels were compiled for, in the library's own words.
+/// The library's description of the instructions that the kernels were compiled for.
 pub fn system_info() -> String {
-    // SAFETY: it returns a text that stays valid until the next call, which has to wait for nothing here.
+    // SAFETY: it returns a text that stays valid until the next call, and it is copied before that.
     unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy().into_owned()
 }
 
@@ -22,9 +22,9 @@ pub struct NotConverted;
 /// A form that weights can be converted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightsForm {
-    /// 8 bits, and a common factor of 16 bits for 32 weights each.
+    /// 8 bits, and a common factor of 16 bits for every 32 weights.
     Q8_0,
-    /// Numbers of 16 bits with the range of 32.
+    /// 16 bits, with the range of 32-bit numbers.
     Bf16,
 }
 
@@ -40,17 +40,17 @@ pub fn convert(model: &Path, copy: &Path, form: WeightsForm, threads: usize) -> 
         WeightsForm::Bf16 => sys::LLAMA_FTYPE_MOSTLY_BF16,
     };
     params.allow_requantize = true;
-    // SAFETY: both texts and the parameters live until it returns. It catches its own exceptions.
+    // SAFETY: both texts and the parameters live until it returns. It catches its C++ exceptions.
     match unsafe { sys::llama_model_quantize(model.as_ptr(), copy.as_ptr(), &params) } {
         0 => Ok(()),
         _ => Err(NotConverted),
     }
 }
 
-/// What a model's architecture says about how it can be served.
+/// The properties of a model's architecture that decide how it can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelKind {
-    /// Completions are not written from left to right.
+    /// Whether completions are not generated token by token from left to right.
     pub is_diffusion: bool,
     pub has_encoder: bool,
     /// Whether some layers see only the last tokens.
@@ -71,7 +71,7 @@ pub fn model_kind(model: &LlamaModel) -> ModelKind {
     }
 }
 
-/// What the tensors of a model's file are.
+/// The names, types and shapes of the tensors in a model's file.
 pub struct ModelFile {
     tensors: Vec<Tensor>,
 }
@@ -106,11 +106,11 @@ impl ModelFile {
         Self { tensors }
     }
 
-    /// How many numbers of keys and values a cell has in all layers. `None` if the tensors do not tell.
+    /// The number of key and value numbers of a cell in all layers. `None` if the tensors do not show it.
     pub fn numbers_per_cell(&self) -> Option<u64> {
         let numbers = |tensor: &Tensor| match tensor.name.split_once("attn_") {
             Some((_, "k.weight" | "v.weight" | "kv_a_mqa.weight")) => tensor.sides[1],
-            // As many queries as the output has rows.
+            // The query part is as large as the input of the output projection.
             Some((layer, "qkv.weight")) => {
                 let output = format!("{layer}attn_output.weight");
                 let output = self.tensors.iter().find(|tensor| tensor.name == output);
@@ -121,7 +121,7 @@ impl ModelFile {
         u64::try_from(self.tensors.iter().map(numbers).sum::<i64>()).ok().filter(|numbers| *numbers > 0)
     }
 
-    /// The memory that the weights take up in our form, in bytes.
+    /// The size of the weights in our form, in bytes.
     pub fn laid_out_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| product::laid_out_bytes(tensor.kind as i32, tensor.sides)).sum()
     }

@@ -1,5 +1,5 @@
-//! llama.cpp's kernels are libraries of their own: for one kind of CPU each, of which the best one that this CPU can run is
-//! loaded; and for GPUs, which are loaded if they are there and of the same build.
+//! llama.cpp's kernels are separate libraries. There is one for each kind of CPU; the best one that this CPU can run is
+//! loaded. Those for GPUs are loaded if they are present and of the same build.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -43,7 +43,7 @@ fn load_for_cpu() -> Result<Library, NoKernels> {
     }
 }
 
-/// A library of kernels for GPUs that is there but not used.
+/// A library of kernels for GPUs that is present but not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub library: PathBuf,
@@ -52,9 +52,9 @@ pub struct Refused {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RefusedBecause {
-    /// In the loader's words: most often, the driver is not installed.
+    /// With the loader's message. Most often the driver is not installed.
     NotLoadable(String),
-    /// It was built from other sources, or with other changes of ours.
+    /// It was built from other sources, or with other changes.
     OtherBuild { library: Option<String>, program: String },
     /// It is of this build, but does not start.
     DoesNotStart,
@@ -64,9 +64,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is not used: ", self.library.display())?;
         match &self.why {
-            RefusedBecause::NotLoadable(why) => write!(f, "it cannot be loaded, perhaps for want of a driver ({why})"),
+            RefusedBecause::NotLoadable(why) => write!(f, "it cannot be loaded, perhaps its driver is missing ({why})"),
             RefusedBecause::OtherBuild { library, program } => {
-                let library = library.as_deref().unwrap_or("an unknown one");
+                let library = library.as_deref().unwrap_or("unknown");
                 write!(f, "it belongs to another build of llama.cpp ({library}; this program has {program})")
             }
             RefusedBecause::DoesNotStart => write!(f, "its driver does not start"),
@@ -74,7 +74,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Loads the kernels for GPUs that are beside the program, unless that was done before. Returns those that are refused.
+/// Loads the kernels for GPUs that lie beside the program, unless that was done before. Returns the refused libraries.
 pub fn load_for_gpus() -> &'static [Refused] {
     static REFUSED: OnceLock<Vec<Refused>> = OnceLock::new();
     REFUSED.get_or_init(|| {
@@ -97,7 +97,7 @@ fn load_for_gpu(path: &Path) -> Result<(), RefusedBecause> {
     if register(path) { Ok(()) } else { Err(RefusedBecause::DoesNotStart) }
 }
 
-/// Which sources llama.cpp was built from, and with which changes.
+/// The sources that this program's llama.cpp was built from, and our changes.
 fn program_build() -> String {
     unsafe extern "C" {
         fn adriaticum_base_build() -> *const c_char;
@@ -106,7 +106,7 @@ fn program_build() -> String {
     unsafe { CStr::from_ptr(adriaticum_base_build()) }.to_string_lossy().into_owned()
 }
 
-/// Beside the program; and where they were built, unless it is to be moved.
+/// The folder beside the program, and the one where the libraries were built unless the program is portable.
 fn folders() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let beside = program.and_then(|program| Some(program.parent()?.join("kernels")));
@@ -114,7 +114,7 @@ fn folders() -> Vec<PathBuf> {
     beside.into_iter().chain(built).collect()
 }
 
-/// All of that kind, in the first folder that has any.
+/// All libraries whose name begins with `kind`, in the first folder that has any.
 fn libraries(kind: &str) -> Vec<PathBuf> {
     let is_one = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -127,17 +127,17 @@ fn libraries(kind: &str) -> Vec<PathBuf> {
 }
 
 fn open(path: &Path) -> Result<Library, libloading::Error> {
-    // SAFETY: it is a library of kernels by its name, and lies where only those are that came with the program.
+    // SAFETY: its name is that of a library of kernels, and its folder holds only those that came with the program.
     unsafe { Library::new(path) }
 }
 
-/// How much of this CPU the kernels use; 0 if it cannot run them.
+/// How well the kernels use this CPU; 0 if it cannot run them.
 fn score(library: &Library) -> c_int {
-    // SAFETY: so llama.cpp declares it.
+    // SAFETY: llama.cpp declares it with this signature.
     unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"ggml_backend_score\0").map_or(1, |score| score()) }
 }
 
-/// Makes llama.cpp use a library.
+/// Registers a library with llama.cpp.
 fn register(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the text lives until it returns.

@@ -1,14 +1,14 @@
 //! Rows times weights.
 //!
-//! The library multiplies one row after the other, or a few at a time, and unpacks the weights for each. Here weights are
-//! laid out once, when they are first used, so that a vector holds the same columns of 16 rows of the matrix; they are
-//! unpacked once for all rows of a tile, and no sum is ever taken across a vector. A row's result does not depend on the
-//! rows that are computed beside it.
+//! The library multiplies one row at a time, or a few, and unpacks the weights for each. Here weights are laid out once,
+//! when they are first used, so that a vector holds the same columns of 16 rows of the matrix. They are unpacked once for
+//! all rows of a tile, and no sum is taken across a vector. A row's result does not depend on the rows that are computed
+//! beside it.
 //!
 //! - `activations`: the rows, in 8 bits.
 //! - `panels`: the weights, in 4, 6 or 8 bits.
-//! - `sources`: from the forms of model files to these.
-//! - `matrix`: where they are kept.
+//! - `sources`: conversion from the forms of model files to these.
+//! - `matrix`: the memory that holds them.
 //! - `avx512`, `avx2`: the computation.
 
 mod activations;
@@ -30,21 +30,22 @@ use activations::{BLOCK, Block, TILE, place};
 pub(crate) use matrix::Matrix;
 pub use matrix::WeightsGuard;
 use panels::{Form, ROWS, SPAN};
-use sources::Source;
+use sources::WeightType;
 
-/// With so few rows, every thread converts all of them itself: that is quicker than to wait for the others.
+/// Up to this number of rows, every thread converts all of them: that is faster than to wait for the others.
 const FEW_ROWS: usize = 4;
-/// Panels that are multiplied with a tile before the next tile is. Together they fit a core's cache.
+/// Panels that are multiplied with a tile before the next tile. Together they fit into a core's cache.
 const GROUP: usize = 4;
 
-/// A set of instructions.
+/// A kernel for one set of instructions.
 ///
-/// Both functions are unsafe for the same reasons: the CPU must have the instructions, and pointers must point to what is
-/// read or written.
+/// Both functions are unsafe for the same reasons: the CPU must have the instructions, and pointers must be valid for all
+/// reads and writes.
 trait Kernel {
-    /// Converts a row whose blocks lie so far apart.
+    /// Converts a row. `distance` is that between its blocks in `to`.
     unsafe fn convert(row: &[f32], to: *mut Block, distance: usize);
-    /// Multiplies a panel with a tile, and writes 16 results for each row; the second part of `out` is the distance of rows in floats.
+    /// Multiplies a panel with a tile, and writes 16 results for each row. The second part of `out` is the distance between
+    /// rows, in floats.
     unsafe fn multiply(
         form: Form,
         panel: *const u8,
@@ -54,11 +55,11 @@ trait Kernel {
     );
 }
 
-/// How far ahead of the computation weights are requested from memory, in bytes. With 4 kB one row takes two thirds of its
-/// time without; the CPU's own prefetching ends at each page of 4 kB, even within a larger one.
+/// How far ahead of the computation weights are prefetched, in bytes. With 4 kB one row takes two thirds of its time
+/// without. The CPU's own prefetching ends at each page of 4 kB, even within a larger page.
 const AHEAD: usize = 4096;
 
-/// Requests what follows a block of a span at that distance. That may be beyond the panel, where the next one is.
+/// Prefetches the weights at that distance after a block of a span. They may be in the next panel.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn request_ahead(form: Form, span: *const u8, block: usize) {
@@ -66,7 +67,7 @@ fn request_ahead(form: Form, span: *const u8, block: usize) {
     const LINE: usize = 64;
     let bytes = form.span_bytes(SPAN) / SPAN;
     for line in (0..bytes).step_by(LINE) {
-        // SAFETY: every CPU of the architecture has it, and it reads nothing, wherever it points.
+        // SAFETY: every CPU of the architecture has it, and it is harmless for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(span.wrapping_add(block * bytes + AHEAD + line).cast()) };
     }
 }
@@ -79,7 +80,7 @@ pub fn has_products() -> bool {
 /// See `hook::product_scratch`.
 pub(crate) fn scratch_bytes(product: &Product) -> usize {
     let is_whole = product.columns > 0 && (product.columns as usize).is_multiple_of(BLOCK);
-    match Source::from_library(product.kind) {
+    match WeightType::from_library(product.kind) {
         Some(_) if is_whole && has_products() => {
             let rows = (product.tokens * product.rows_of_token).max(1) as usize;
             rows * (product.columns as usize / BLOCK) * size_of::<Block>()
@@ -88,10 +89,10 @@ pub(crate) fn scratch_bytes(product: &Product) -> usize {
     }
 }
 
-/// The memory that weights of such a kind take up in our form, in bytes.
+/// The size of a tensor of weights in our form, in bytes; 0 if we do not support it.
 pub(crate) fn laid_out_bytes(kind: i32, sides: [i64; 4]) -> u64 {
     let [columns, outputs, experts, _] = sides.map(|side| side.max(0) as u64);
-    match Source::from_library(kind) {
+    match WeightType::from_library(kind) {
         Some(source) if outputs > 1 && has_products() => {
             let panel = source.form().panel_bytes((columns as usize).div_ceil(BLOCK)) as u64;
             experts * outputs.div_ceil(ROWS as u64) * panel
@@ -103,7 +104,7 @@ pub(crate) fn laid_out_bytes(kind: i32, sides: [i64; 4]) -> u64 {
 /// Computes this thread's part of a product.
 ///
 /// # Safety
-/// The product must be of our kind, and describe memory as the library lays it out.
+/// The product must be supported, and describe memory as the library lays it out.
 pub(crate) unsafe fn compute(product: &Product) {
     // SAFETY: the CPU has the instructions, and the caller vouches for the memory.
     unsafe {
@@ -133,7 +134,7 @@ unsafe fn multiply_rows<K: Kernel>(product: &Product, matrix: &Matrix) {
     let (team, count, blocks) = (&product.team, product.tokens as usize, matrix.blocks);
     let convert = |row: usize, to: *mut Block| {
         let (first, distance) = place(row, count, blocks);
-        // SAFETY: the row is within the product, and there is room for all rows.
+        // SAFETY: the row is within the product, and the buffer holds all rows.
         unsafe { convert_row::<K>(product, row * product.token, to.add(first), distance) };
     };
     if count <= FEW_ROWS {
@@ -184,14 +185,14 @@ unsafe fn multiply_chosen<K: Kernel>(product: &Product, matrix: &Matrix) {
     let rows = product.scratch.cast::<Block>();
     for row in (team.thread()..product.tokens as usize * rows_of_token).step_by(team.threads()) {
         let offset = row / rows_of_token * product.token + row % rows_of_token * product.row;
-        // SAFETY: the row is within the product, and there is room for all rows.
+        // SAFETY: the row is within the product, and the buffer holds all rows.
         unsafe { convert_row::<K>(product, offset, rows.add(row * blocks), 1) };
     }
     OWN.with_borrow_mut(|Own { choices, tile }| {
         choices.clear();
         for token in 0..product.tokens as usize {
             for at in 0..product.used as usize {
-                // SAFETY: there is a number for each.
+                // SAFETY: there is a number for each expert of each token.
                 let expert = unsafe { *product.chosen.add(token * product.chosen_token).cast::<i32>().add(at) };
                 assert!((0..product.experts).contains(&i64::from(expert)), "there is no such expert");
                 choices.push(Choice { expert: expert as usize, token, at });
@@ -245,7 +246,7 @@ unsafe fn convert_row<K: Kernel>(product: &Product, offset: usize, to: *mut Bloc
     }
 }
 
-/// Waits for all threads; then some neighbouring numbers below `count` at a time, which no other thread gets.
+/// Waits for all threads. Then yields ranges of numbers below `count`, each of which no other thread gets.
 fn groups(team: &Team, count: usize) -> impl Iterator<Item = Range<usize>> {
     let size = (count / (4 * team.threads())).clamp(1, GROUP);
     if team.thread() == 0 {
@@ -265,7 +266,7 @@ fn columns(product: &Product, panel: usize) -> Range<usize> {
     panel * ROWS..(product.outputs as usize).min((panel + 1) * ROWS)
 }
 
-/// Multiplies a panel with the tile that begins with a row.
+/// Multiplies a panel with the tile that begins at row `first`.
 unsafe fn multiply<K: Kernel>(product: &Product, matrix: &Matrix, panel: usize, first: usize, rows: *const Block) {
     let (count, columns) = (TILE.min(product.tokens as usize - first), columns(product, panel));
     // SAFETY: the caller's; tile and panel are within the product.

@@ -2,8 +2,8 @@
 
 use crate::lanes::{self, Instructions, Vector};
 
-/// The largest of some numbers; NaN if any of them is that or infinite, and negative infinity is the largest of none.
-/// A number may be negative infinity: some models exclude tokens so.
+/// The largest of some numbers; NaN if any is NaN or positive infinity; negative infinity if there are none. A number may
+/// be negative infinity, by which some models exclude tokens.
 pub fn largest(numbers: &[f32]) -> f32 {
     match lanes::instructions() {
         // SAFETY: the CPU has the instructions.
@@ -44,7 +44,7 @@ pub(crate) unsafe fn largest_with<V: Vector>(numbers: &[f32]) -> f32 {
         let (lowest, zero) = (V::splat(f32::MIN), V::splat(0.0));
         let (mut largest, mut odd) = (V::splat(f32::NEG_INFINITY), zero);
         for chunk in chunks {
-            // Of a NaN and a number, `max` takes the second.
+            // If either is NaN, `max` returns its argument.
             let numbers = V::load(chunk.as_ptr());
             largest = numbers.max(largest);
             odd = lowest.max(numbers).mul_add(zero, odd);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_found_wherever_it_stands() {
+    fn the_largest_is_found_at_every_position() {
         assert_eq!(largest(&[]), f32::NEG_INFINITY);
         for count in [1, 15, 16, 17, 100] {
             for at in 0..count {

@@ -1,9 +1,9 @@
-//! A tile: the queries of some tokens for the heads that read the same cells, with what they have seen so far.
+//! A tile: the queries of some tokens for the heads that read the same cells, with their intermediate results.
 //!
 //! Softmax is computed online: each row has the largest product so far, the sum of exponentials relative to it, and the
-//! values weighted by them; a larger product scales both down.
+//! sum of values weighted by them. A larger product scales both sums down.
 //!
-//! Cells that many rows see are computed for all of them at once (`together`), the others for one token (`alone`).
+//! Cells that many rows see are computed for all of these rows together (`together`), others for one token (`alone`).
 
 mod alone;
 mod together;
@@ -13,11 +13,11 @@ use std::ops::Range;
 use half::f16;
 
 use crate::hook::Operation;
-use crate::lanes::{BLOCK, Source, Vector};
+use crate::lanes::{BLOCK, CacheElement, Vector};
 use crate::tile::together::Packed;
 use crate::visibility::{Piece, View};
 
-/// The largest product before there is any. Finite, so that differences are numbers.
+/// The initial value of the largest product. Finite, so that differences are numbers.
 const NOTHING: f32 = -1e30;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Tile {
     group: usize,
     key_size: usize,
     value_size: usize,
-    /// Scaled, a row for each token and head of the group.
+    /// Scaled queries: a row for each token and head of the group.
     queries: Vec<f32>,
     weighted: Vec<f32>,
     max: Vec<f32>,
@@ -39,11 +39,11 @@ pub(crate) struct Tile {
     /// Products, and then exponentials, of a block.
     weights: Vec<f32>,
     bias: Vec<f32>,
-    /// By which earlier sums are scaled.
+    /// Factors that scale earlier sums.
     factors: Vec<f32>,
 }
 
-/// What a row has come to.
+/// The intermediate result of a row.
 pub(crate) struct Row<'a> {
     pub(crate) max: f32,
     pub(crate) sum: f32,
@@ -54,7 +54,7 @@ pub(crate) struct Row<'a> {
 // describe memory as the library lays it out, and tokens, heads and cells must be within it. Lengths of our own buffers
 // are multiples of a vector's (`work::is_supported`).
 impl Tile {
-    /// Begins with queries that have seen nothing.
+    /// Loads the queries of a tile and resets all results.
     #[inline(always)]
     pub(crate) unsafe fn begin<V: Vector>(&mut self, operation: &Operation, tokens: Range<usize>, kv_head: usize) {
         self.group = operation.group();
@@ -70,7 +70,7 @@ impl Tile {
         self.packed.tokens = 0;
         for row in 0..rows {
             let (token, head) = (self.tokens.start + row / self.group, kv_head * self.group + row % self.group);
-            // SAFETY: the token and the head are within the queries, and a row has so many numbers.
+            // SAFETY: the token and the head are within the queries, and a row has `key_size` numbers.
             unsafe {
                 let from = operation.q.add(token * operation.q_token + head * operation.q_head).cast::<f32>();
                 let to = self.queries.as_mut_ptr().add(row * self.key_size);
@@ -86,9 +86,9 @@ impl Tile {
         self.tokens.len() * self.group
     }
 
-    /// Looks at some pieces of a view. Those for one token come last in it.
+    /// Computes some pieces of a view. Pieces for one token come last in a view.
     #[inline(always)]
-    pub(crate) unsafe fn see<V: Vector, S: Source>(
+    pub(crate) unsafe fn see<V: Vector, S: CacheElement>(
         &mut self,
         operation: &Operation,
         view: &View,
@@ -119,7 +119,7 @@ impl Tile {
     }
 }
 
-/// What the mask adds to the product of a token and a cell.
+/// The mask's addend to the product of a token and a cell.
 #[inline(always)]
 unsafe fn bias(operation: &Operation, token: usize, cell: usize) -> f32 {
     if operation.mask.is_null() {

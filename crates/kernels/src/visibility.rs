@@ -8,12 +8,12 @@ use crate::lanes::{BLOCK, HIDDEN, Vector};
 /// A piece of work: cells, and the tokens of a tile that see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// A block that several tokens see most of. All are computed together.
+    /// A block of which several tokens see a large part. They are computed together.
     Together {
         start: usize,
         /// A bit for each token of the tile.
         tokens: u64,
-        /// The cells that each of those tokens sees, within `View::visible`; none if all see all of them.
+        /// The start within `View::visible` of the cells that each of those tokens sees. `None` if all see all of them.
         visible: Option<usize>,
     },
     /// Scattered cells that one token sees.
@@ -28,23 +28,23 @@ pub(crate) enum Piece {
 #[derive(Default)]
 pub(crate) struct View {
     pub(crate) pieces: Vec<Piece>,
-    /// Where each piece begins in the cost of all; one more for the end.
+    /// The cost of all pieces before each one, and the total at the end.
     pub(crate) offsets: Vec<usize>,
     /// Cells of pieces for one token.
     pub(crate) cells: Vec<u32>,
-    /// Bits of cells that tokens see of a block.
+    /// For tokens of blocks, a bit for each cell that they see.
     pub(crate) visible: Vec<u64>,
-    /// Whether the mask has other numbers than 0 for visible cells.
+    /// Whether the mask is other than 0 for any visible cell.
     pub(crate) is_biased: bool,
     /// Scattered cells by token, while the mask is read.
     scattered: Vec<Vec<u32>>,
 }
 
-/// A token that sees fewer cells of a block is quicker with these cells alone.
+/// A token that sees fewer cells of a block is computed faster with these cells alone.
 const MIN_CELLS: u32 = 24;
 
 impl View {
-    /// In units of about a cycle.
+    /// The cost of all pieces, in units of about a cycle.
     pub(crate) fn cost(&self) -> usize {
         self.offsets.last().copied().unwrap_or(0)
     }
@@ -116,7 +116,7 @@ impl View {
     }
 }
 
-/// Which cells of a block a token sees, and which of them without a bias. Those beyond the last are hidden.
+/// The cells of a block that a token sees, and those of them without a bias. Cells beyond the last are hidden.
 ///
 /// # Safety
 /// As for `View::read`; the token and the cells must be within the mask.
@@ -129,11 +129,11 @@ unsafe fn seen<V: Vector>(operation: &Operation, token: usize, start: usize, cel
     // SAFETY: the caller's.
     let mask = unsafe { operation.mask.add(token * operation.mask_token).cast::<u16>().add(start) };
     if cells == BLOCK {
-        // SAFETY: there are as many cells as a block has.
+        // SAFETY: the mask has a whole block here.
         return unsafe { V::visible(mask) };
     }
     let mut padded = [HIDDEN; BLOCK];
-    // SAFETY: there are so many cells.
+    // SAFETY: both have at least this number of cells.
     unsafe { std::ptr::copy_nonoverlapping(mask, padded.as_mut_ptr(), cells) };
     // SAFETY: the copy has as many cells as a block.
     unsafe { V::visible(padded.as_ptr()) }

@@ -1,28 +1,28 @@
-//! Who computes what.
+//! Divides attention between threads.
 //!
-//! Queries are cut into tiles. Where there are many, threads take one tile and head after the other. Where there are few,
-//! as when few sequences generate, each thread gets an equal part of all pieces, whatever tile and head they belong to;
-//! what several threads have found out about a tile is put together in the end.
+//! Queries are cut into tiles. If there are many tiles, threads take one tile and head after another. If there are few, for
+//! example because few sequences generate, each thread gets an equal part of all pieces, regardless of tile and head. Then
+//! the results of several threads for a tile are combined in the end.
 
 use std::ops::Range;
 
 use crate::hook::{Number, Operation};
-use crate::lanes::{Bf16, F16, F32, Source, Vector};
+use crate::lanes::{Bf16, CacheElement, F16, F32, Vector};
 use crate::tile::{Row, Tile};
 use crate::visibility::View;
 
-/// The widest vector's numbers. Heads consist of whole ones.
+/// Numbers of the widest vector. The size of a head is a multiple of it.
 const MAX_COUNT: usize = 16;
-/// Rows of a tile that every kind of vector has room for.
+/// Rows of a tile with every kind of vector.
 const MAX_GROUP: i64 = 48;
 /// Bounds the memory of a thread.
 const MAX_HEAD_SIZE: i64 = 1024;
 /// A tile's tokens are the bits of a number.
 const MAX_TILE_TOKENS: usize = 64;
-/// With so many tiles for each thread, all are busy until the end or nearly so.
+/// With this number of units for each thread, all are busy nearly until the end.
 const MANY_UNITS: usize = 3;
 
-/// Whether there is a kernel for such an operation.
+/// Whether our kernels support an operation.
 pub(crate) fn is_supported(operation: &Operation) -> bool {
     let is_whole = |size: i64| size > 0 && size % MAX_COUNT as i64 == 0 && size <= MAX_HEAD_SIZE;
     let tokens = operation.tokens > 0 && operation.cells > 0 && operation.cells < i64::from(u32::MAX);
@@ -55,7 +55,7 @@ pub(crate) unsafe fn compute<V: Vector>(operation: &Operation, number: Number, b
     }
 }
 
-/// How an operation is cut: a unit is a tile with one of the heads of the cache.
+/// The division of an operation into units. A unit is a tile with one of the heads of the cache.
 struct Units {
     tile_tokens: usize,
     tokens: usize,
@@ -84,7 +84,7 @@ impl Units {
 }
 
 #[inline(always)]
-unsafe fn compute_numbers<V: Vector, S: Source>(operation: &Operation, buffers: &mut Buffers) {
+unsafe fn compute_numbers<V: Vector, S: CacheElement>(operation: &Operation, buffers: &mut Buffers) {
     let units = Units::new::<V>(operation);
     let parts = Parts::new(operation, &units);
     let are_many = operation.team.threads() == 1 || units.count() >= MANY_UNITS * operation.team.threads();
@@ -98,9 +98,9 @@ unsafe fn compute_numbers<V: Vector, S: Source>(operation: &Operation, buffers: 
     }
 }
 
-/// One unit after the other, whichever thread is ready for it.
+/// Each thread takes the next unit when it is ready.
 #[inline(always)]
-unsafe fn compute_units<V: Vector, S: Source>(
+unsafe fn compute_units<V: Vector, S: CacheElement>(
     operation: &Operation,
     units: &Units,
     Buffers { tile, views }: &mut Buffers,
@@ -132,12 +132,12 @@ unsafe fn compute_units<V: Vector, S: Source>(
     }
 }
 
-/// An equal part of all pieces for each thread, and where it notes what it has found out.
+/// The scratch memory for the results of each thread's equal part of all pieces.
 ///
-/// Parts follow one another: the units of a thread's part begin with the last one of the part before or after that. So the
-/// sum of a unit's and a thread's number is another one for each pair of them that belongs together.
+/// Parts are consecutive: a thread's units begin with the last unit of the previous thread, or the one after it. So the
+/// sum of unit number and thread number is unique for each unit that a thread computes.
 struct Parts {
-    /// Numbers that a thread notes about a row: the largest product, the sum, and the weighted values.
+    /// Numbers that a thread stores for a row: the largest product, the sum, and the weighted values.
     row_floats: usize,
     /// Rows of a unit.
     unit_rows: usize,
@@ -157,10 +157,10 @@ impl Parts {
         self.notes * self.unit_rows * self.row_floats <= operation.scratch_floats
     }
 
-    /// Where a thread notes what it has found out about a row of a unit.
+    /// The memory for a thread's result for a row of a unit.
     ///
     /// # Safety
-    /// The notes must fit the scratch memory, and a part of the unit must be the thread's.
+    /// The notes must fit into the scratch memory, and a part of the unit must belong to the thread.
     unsafe fn note(&self, operation: &Operation, thread: usize, unit: usize, row: usize) -> *mut f32 {
         debug_assert!(thread + unit < self.notes && row < self.unit_rows);
         // SAFETY: the caller's.
@@ -168,7 +168,7 @@ impl Parts {
     }
 }
 
-/// The costs of all units, one after the other, and how they are divided.
+/// The costs of all units in order, and their division between threads.
 struct Division<'a> {
     views: &'a [View],
     kv_heads: usize,
@@ -177,12 +177,12 @@ struct Division<'a> {
 }
 
 impl Division<'_> {
-    /// A thread's part of the costs.
+    /// A thread's range of the costs.
     fn part(&self, thread: usize) -> Range<usize> {
         self.total * thread / self.threads..self.total * (thread + 1) / self.threads
     }
 
-    /// All units with their costs.
+    /// All units with their ranges of the costs.
     fn units(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let costs = (0..self.views.len() * self.kv_heads).map(|unit| self.views[unit / self.kv_heads].cost());
         costs.enumerate().scan(0, |offset, (unit, cost)| {
@@ -198,7 +198,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 }
 
 #[inline(always)]
-unsafe fn compute_parts<V: Vector, S: Source>(
+unsafe fn compute_parts<V: Vector, S: CacheElement>(
     operation: &Operation,
     units: &Units,
     parts: &Parts,
@@ -245,7 +245,7 @@ unsafe fn compute_parts<V: Vector, S: Source>(
             noted.clear();
             for thread in 0..operation.team.threads() {
                 if overlap(&costs, &division.part(thread)) {
-                    // SAFETY: the thread has noted this row of the unit before the barrier.
+                    // SAFETY: the thread stored this row of the unit before the barrier.
                     noted.push(unsafe {
                         let from = parts.note(operation, thread, unit, row);
                         let weighted = std::slice::from_raw_parts(from.add(2), parts.row_floats - 2);
@@ -259,7 +259,7 @@ unsafe fn compute_parts<V: Vector, S: Source>(
     }
 }
 
-/// Puts together what was found out about a row, and writes the result.
+/// Combines the threads' results for a row, and writes the final one.
 #[inline(always)]
 unsafe fn write<V: Vector>(operation: &Operation, first_token: usize, kv_head: usize, row: usize, noted: &[Row<'_>]) {
     let group = operation.group();

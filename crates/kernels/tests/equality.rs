@@ -1,6 +1,6 @@
-//! Our kernel against llama.cpp's and against the definition of attention in f64, on random operations: shapes of the
-//! well-known families, sequences with shared prefixes and scattered cells, prompts, all numbers of a cache, one or
-//! more threads, and all instructions that this CPU has.
+//! Compares our kernel with llama.cpp's and with the definition of attention in f64, on random operations: shapes of the
+//! well-known families, sequences with shared prefixes and scattered cells, prompts, all number formats of the cache, one
+//! or more threads, and all instructions that this CPU has.
 
 use kernels::{Attention, Changes, Instructions, Products};
 use proptest::prelude::*;
@@ -12,8 +12,8 @@ mod graph;
 mod library;
 
 fn cases() -> impl Strategy<Value = Case> {
-    // Of SmolLM2, Llama 3.2 1B and 8B, Qwen 2.5 0.5B and 7B, Gemma 3, Phi 2 and Phi 3, Mistral, Falcon 40B; and one with
-    // keys larger than values, as DeepSeek has them.
+    // SmolLM2, Llama 3.2 1B and 8B, Qwen 2.5 0.5B and 7B, Gemma 3, Phi 2 and Phi 3, Mistral, Falcon 40B; and one with keys
+    // larger than values, as in DeepSeek.
     let heads = prop_oneof![
         Just(((9, 3), 64, 64)),
         Just(((32, 8), 64, 64)),
@@ -40,7 +40,8 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Prompts, sequences with a common prefix, sequences alone, a few that see far more than all others, and chance.
+/// By kind: prompts, sequences with a common prefix, sequences alone, a few tokens that see far more than all others, and
+/// random cells.
 fn visibility(kind: usize, cells: usize, tokens: usize, random: &mut Random) -> Vec<Vec<bool>> {
     let prefix = random.below(cells + 1);
     let sequences = 1 + random.below(16);
@@ -59,7 +60,7 @@ fn visibility(kind: usize, cells: usize, tokens: usize, random: &mut Random) -> 
     rows.collect()
 }
 
-/// The largest error, relative to the size of values, which is 1. Who sees an overflown cell may get anything.
+/// The largest error, relative to the size of values, which is 1. A token that sees an overflown cell may get anything.
 fn error(computed: &[f32], exact: &[f64]) -> f64 {
     assert_eq!(computed.len(), exact.len());
     let expected = computed.iter().zip(exact).filter(|(_, exact)| !exact.is_nan());
@@ -67,7 +68,7 @@ fn error(computed: &[f32], exact: &[f64]) -> f64 {
     errors.fold(0.0, |largest, error| if error.is_nan() { f64::INFINITY } else { f64::max(largest, error) })
 }
 
-/// Rounding in sums of f32; the library's sums of f16 are off by far more.
+/// For rounding in sums of f32. The library's sums of f16 have a far larger error.
 const TOLERANCE: f64 = 2e-5;
 const LIBRARY_TOLERANCE: f64 = 0.05;
 
@@ -81,14 +82,14 @@ fn check(case: &Case) {
     let own = error(&case.computed(), &exact);
     assert!(own < TOLERANCE, "ours is off by {own}");
     if !case.overflown.is_empty() {
-        return; // the library is less careful with who sees such a number
+        return; // the library's results may be affected for other tokens, too
     }
     select(Attention::Library);
     let library = error(&case.computed(), &exact);
-    assert!(library < LIBRARY_TOLERANCE, "the library is off by {library}: the test is");
+    assert!(library < LIBRARY_TOLERANCE, "the library is off by {library}, so the test is wrong");
 }
 
-/// All in one test: which kernel and which instructions are used is one choice for the process.
+/// One test for all, because the choice of kernel and instructions is global to the process.
 #[test]
 fn equals_the_definition_and_the_library() {
     for instructions in [Instructions::Avx512, Instructions::Avx2, Instructions::Plain] {

@@ -1,6 +1,6 @@
-//! Rows times weights through the library's graphs, against f64: every form of weights that we lay out, one and more
-//! threads, few rows and many, outputs that do not fill a panel, experts, and all instructions that this CPU has.
-#![allow(unsafe_code, reason = "operations are built with the library's own functions")]
+//! Compares rows times weights, computed through the library's graphs, with f64: every form of weights that we lay out, one
+//! or more threads, few rows and many, outputs that do not fill a panel, experts, and all instructions that this CPU has.
+#![allow(unsafe_code, reason = "operations are built with the library's functions")]
 
 use kernels::{Attention, Changes, Instructions, Products, WeightsGuard};
 use llama_cpp_sys_2 as sys;
@@ -15,12 +15,12 @@ struct Case {
     kind: sys::ggml_type,
     columns: usize,
     outputs: usize,
-    /// How many there are, and how many of them a token has.
+    /// The number of experts, and the number for each token.
     experts: Option<(usize, usize)>,
     /// Whether the experts of a token have different rows.
     has_own_rows: bool,
     tokens: usize,
-    /// The only one with a number that is not finite.
+    /// The only token with numbers that are not finite.
     overflown: Option<usize>,
     threads: usize,
     seed: u64,
@@ -52,7 +52,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// What a case computes, and what it would be in f64 with how much of a difference.
+/// Computed results, and results in f64 with the tolerated differences.
 struct Results {
     computed: Vec<f32>,
     exact: Vec<(f64, f64)>,
@@ -69,10 +69,10 @@ impl Case {
         if let Some(token) = self.overflown {
             rows[token * rows_of_token * self.columns..][..rows_of_token * self.columns].fill(f32::INFINITY);
         }
-        // Different ones for each token.
+        // Different experts for each token.
         let chosen: Vec<i32> =
             (0..self.tokens).flat_map(|token| (0..used).map(move |at| ((token * 3 + at) % all) as i32)).collect();
-        // SAFETY: contexts have room for all tensors, and outlive their use; data is written within their sizes.
+        // SAFETY: contexts can hold all tensors, and outlive their use; data is written within their sizes.
         unsafe {
             let _guard = WeightsGuard::new();
             let params =
@@ -106,11 +106,11 @@ impl Case {
             };
             let graph = sys::ggml_new_graph(of_graph);
             sys::ggml_build_forward_expand(graph, out);
-            // The second time weights are laid out already.
+            // The second time the weights are already laid out.
             for _ in 0..2 {
                 assert_eq!(sys::ggml_backend_graph_compute(backend, graph), sys::GGML_STATUS_SUCCESS);
             }
-            assert_eq!(!(*matrix).extra.is_null(), kernels::has_products(), "whether they were ours");
+            assert_eq!(!(*matrix).extra.is_null(), kernels::has_products(), "whether our kernels computed");
             let length = self.tokens * used * self.outputs;
             let computed = std::slice::from_raw_parts((*out).data.cast::<f32>(), length).to_vec();
             sys::ggml_backend_buffer_free(buffer);
@@ -130,7 +130,7 @@ impl Case {
     }
 }
 
-/// A product, and by how much 8 bits of the row and of the weights may change it.
+/// A product, and the error that 8 bits for the row and for the weights may cause.
 fn product(weights: &[f32], row: &[f32]) -> (f64, f64) {
     let (mut sum, mut bound) = (0.0, 0.0);
     for (weights, row) in weights.chunks(32).zip(row.chunks(32)) {
@@ -143,9 +143,9 @@ fn product(weights: &[f32], row: &[f32]) -> (f64, f64) {
     (sum, bound)
 }
 
-/// All in one test: which kernels and which instructions are used is one choice for the process.
+/// One test for all, because the choice of kernels and instructions is global to the process.
 #[test]
-fn products_are_those_of_f64_whatever_is_computed_beside_them() {
+fn products_equal_those_of_f64_regardless_of_other_rows() {
     for instructions in [Instructions::Avx512, Instructions::Avx2, Instructions::Plain] {
         kernels::limit_instructions(instructions);
         let changes = Changes { attention: Attention::Library, products: Products::Own, max_threads: None };

@@ -1,5 +1,5 @@
-//! The provider's metadata and keys. They are read when they are needed first, and again every hour or when a signature
-//! does not fit them. One request does so for all that wait.
+//! The provider's metadata and keys. They are read at the first use, and again after an hour or when no key matches a
+//! signature. Concurrent callers share one request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::http_client::HttpClient;
 use crate::{OidcError, error_chain, invalid};
 
 const MAX_AGE: Duration = Duration::from_secs(3600);
-/// Forged signatures make nobody ask more often.
+/// Forged signatures cannot cause more frequent requests.
 const MIN_AGE: Duration = Duration::from_secs(30);
-/// After a failure, so that those who wait do not time out one after the other.
+/// After a failure, so that waiting callers do not time out one after the other.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Discovery {
@@ -37,7 +37,7 @@ impl Discovery {
         self.no_older_than(http, MAX_AGE).await
     }
 
-    /// Read again, unless somebody else has done so or it was done just now.
+    /// Reads again, unless another caller has done so or the last read is recent.
     pub(crate) async fn refreshed(
         &self,
         http: &HttpClient,
@@ -66,7 +66,7 @@ impl Discovery {
     }
 
     async fn read(&self, http: &HttpClient) -> Result<Arc<Metadata>, OidcError> {
-        // Providers' issuers have no slash at the end, but for those that do: it must be as they write it.
+        // Most issuers have no slash at the end, but some do, and the text must match theirs exactly.
         let issuer = IssuerUrl::new(self.issuer.as_str().trim_end_matches('/').to_owned()).map_err(invalid)?;
         let read = match Metadata::discover_async(issuer, http).await {
             Err(DiscoveryError::Validation(_)) => {

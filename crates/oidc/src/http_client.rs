@@ -25,7 +25,7 @@ pub(crate) enum HttpError {
 
 impl HttpClient {
     pub(crate) fn new(timeout: Duration) -> Result<Self, OidcError> {
-        // No connection is kept: the provider may be closing it just when a code is exchanged, which is not tried twice.
+        // No connection is kept: the provider may close it while a code is exchanged, which is not retried.
         let client =
             Client::builder().redirect(redirect::Policy::none()).timeout(timeout).pool_max_idle_per_host(0).build();
         Ok(Self(client.map_err(|error| OidcError::Unreachable(error_chain(&error)))?))

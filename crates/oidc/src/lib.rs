@@ -1,7 +1,7 @@
-//! A client of one OpenID Connect provider: the code flow with PKCE, sign-out, and sign-outs that the provider announces.
+//! A client of one OpenID Connect provider: the code flow with PKCE, sign-out, and back-channel logout.
 //!
-//! What the provider says is checked here: signatures, issuer, audience, expiry, nonce. What it means for accounts and
-//! roles is not known here. The caller keeps the secrets of an attempt, so nothing is stored between its two requests.
+//! It verifies tokens: signature, issuer, audience, expiry, nonce. It does not know what claims mean for accounts and roles.
+//! The caller keeps the secrets of an attempt, so nothing is stored between its two requests.
 
 mod client;
 mod discovery;
@@ -31,11 +31,11 @@ pub struct ProviderSettings {
     pub issuer: Url,
     pub client_id: String,
     pub client_secret: Option<String>,
-    /// Beside `openid`.
+    /// In addition to `openid`.
     pub scopes: Vec<String>,
     /// The claim that lists a person's groups.
     pub groups_claim: String,
-    /// Where the provider sends people back to.
+    /// Where the provider redirects people after sign-in.
     pub redirect_url: Url,
 }
 
@@ -43,26 +43,26 @@ pub struct ProviderSettings {
 pub struct AttemptSecrets {
     pub state: String,
     pub nonce: String,
-    /// At least 43 characters, as PKCE wants them.
+    /// At least 43 characters, as PKCE requires.
     pub code_verifier: String,
 }
 
-/// What the provider has ended: a session, a person's session, or all of a person. One of both is there.
+/// Sessions that the provider has ended: one session, or all of a person. At least one of the two fields is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedSession {
     pub subject: Option<String>,
-    /// The provider's name for the session.
+    /// The provider's id of the session.
     pub session: Option<String>,
 }
 
-/// Why the provider's word cannot be had or taken. For the log: people get a sentence without details.
+/// For the log; people see a sentence without details.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
     #[error("the provider cannot be reached: {0}")]
     Unreachable(String),
     #[error("the provider refused: {0}")]
     Refused(String),
-    #[error("the provider's response is not valid: {0}")]
+    #[error("the provider's response is invalid: {0}")]
     Invalid(String),
 }
 
@@ -73,24 +73,24 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Does not talk to the provider yet. Fails if the system's TLS cannot be used.
+    /// Sends no request yet. Fails if the system's TLS cannot be used.
     pub fn new(settings: ProviderSettings, timeout: Duration) -> Result<Self, OidcError> {
         let http = HttpClient::new(timeout)?;
         Ok(Self { discovery: Discovery::new(settings.issuer.clone()), settings, http })
     }
 
-    /// The same with a slash at the end and without: both are taken for the provider's.
+    /// The same whether the setting ends with a slash or not: both are accepted.
     pub fn issuer(&self) -> &str {
         let issuer = &self.settings.issuer;
         if issuer.path() == "/" { issuer.as_str() } else { issuer.as_str().trim_end_matches('/') }
     }
 
-    /// Asks the provider for its metadata and keys, as a sign-in would.
+    /// Reads the provider's metadata and keys, like a sign-in.
     pub async fn check(&self) -> Result<(), OidcError> {
         self.discovery.metadata(&self.http).await.map(drop)
     }
 
-    /// Where to send a person to sign in; `again` also if the provider has a session of theirs.
+    /// The URL for signing in. With `again`, the provider must authenticate the person even if it has a session.
     pub async fn authorization_url(&self, attempt: &AttemptSecrets, again: bool) -> Result<Url, OidcError> {
         let client = self.client(&*self.discovery.metadata(&self.http).await?);
         let (state, nonce) = (attempt.state.clone(), attempt.nonce.clone());
@@ -110,7 +110,7 @@ impl Provider {
         Ok(request.url().0)
     }
 
-    /// Who has signed in, for the code that they brought back.
+    /// Exchanges the code of the redirect for the person who has signed in.
     pub async fn person(&self, code: &str, attempt: &AttemptSecrets) -> Result<Person, OidcError> {
         let metadata = self.discovery.metadata(&self.http).await?;
         let client = self.client(&metadata);
@@ -119,7 +119,7 @@ impl Provider {
         let tokens = tokens.map_err(token_error)?;
         let id_token = tokens.id_token().ok_or_else(|| OidcError::Invalid("it has no ID token".into()))?;
         let nonce = Nonce::new(attempt.nonce.clone());
-        // The provider may have other keys than when they were read.
+        // The provider may have changed its keys since they were read.
         let is_valid = id_token.claims(&client.id_token_verifier(), &nonce).is_ok();
         let client = match is_valid {
             true => client,
@@ -132,13 +132,13 @@ impl Provider {
             let key = id_token.signing_key(&verifier).map_err(invalid)?;
             let actual = AccessTokenHash::from_token(tokens.access_token(), algorithm, key).map_err(invalid)?;
             if actual != *expected {
-                return Err(OidcError::Invalid("the access token is not the ID token's".into()));
+                return Err(OidcError::Invalid("the access token does not belong to the ID token".into()));
             }
         }
         let authenticated_at = claims.auth_time().and_then(|at| u64::try_from(at.timestamp()).ok());
         let mut person =
             Person::from_claims(&Claims::of_id_token(claims), &self.settings.groups_claim, authenticated_at);
-        // Many providers leave most claims to their user info.
+        // Many providers return most claims only from the user info endpoint.
         if person.is_incomplete() && client.user_info_url().is_some() {
             let request = client.user_info(tokens.access_token().clone(), Some(claims.subject().clone()));
             let info: UserInfo = request.map_err(invalid)?.request_async(&self.http).await.map_err(invalid)?;
@@ -147,7 +147,7 @@ impl Provider {
         Ok(person)
     }
 
-    /// Where to send somebody to sign out at the provider, if it has such a page.
+    /// The provider's sign-out page, if it has one.
     pub async fn end_session_url(&self, return_to: &Url) -> Result<Option<Url>, OidcError> {
         let metadata = self.discovery.metadata(&self.http).await?;
         let Some(endpoint) = metadata.additional_metadata().end_session_endpoint.clone() else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! Logout tokens of back-channel logout: the provider says that a person, or one session of theirs, has ended.
+//! Logout tokens of back-channel logout: the provider reports the end of one session, or of all sessions of a person.
 //!
-//! They are no ID tokens: `sub` or `sid` may be missing, and providers of earlier drafts leave `exp` out. So signature and
-//! claims are checked here, with the provider's keys.
+//! They are not ID tokens: `sub` or `sid` may be missing, and providers of earlier drafts omit `exp`. So signature and
+//! claims are verified here, with the provider's keys.
 
 use std::time::SystemTime;
 
@@ -16,9 +16,9 @@ use serde_json::{Map, Value};
 use crate::client::Metadata;
 use crate::{EndedSession, OidcError, ProviderSettings, invalid};
 
-/// What `events` must name.
+/// The member that `events` must have.
 const BACK_CHANNEL_LOGOUT: &str = "http://schemas.openid.net/event/backchannel-logout";
-/// How old a token may be, or how far ahead the provider's clock: so that none ends a session that began later.
+/// Max. age of a token, and max. lead of the provider's clock, so that no token ends a session that began later.
 const MAX_AGE_SECONDS: f64 = 600.0;
 
 #[derive(Deserialize)]
@@ -66,13 +66,13 @@ pub(crate) fn verify(metadata: &Metadata, settings: &ProviderSettings, token: &s
     let now = SystemTime::UNIX_EPOCH.elapsed().map_err(invalid)?.as_secs_f64();
     let is_recent = (now - claims.iat).abs() <= MAX_AGE_SECONDS && claims.exp.is_none_or(|exp| now < exp);
     if claims.iss != metadata.issuer().as_str() || !is_for_us || !is_recent {
-        return Err(refused("its issuer, audience or time is another"));
+        return Err(refused("its issuer, audience or time is wrong"));
     }
     if claims.nonce.is_some() || !claims.events.contains_key(BACK_CHANNEL_LOGOUT) {
         return Err(refused("it is not a logout token"));
     }
     if claims.sub.is_none() && claims.sid.is_none() {
-        return Err(refused("it names nobody"));
+        return Err(refused("it names neither a person nor a session"));
     }
     Ok(EndedSession { subject: claims.sub, session: claims.sid })
 }

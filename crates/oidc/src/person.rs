@@ -1,4 +1,4 @@
-//! A person as the provider describes them: by the claims of the ID token, and of the user info if those are not enough.
+//! A person by the claims of the ID token, completed from the user info if some are missing.
 
 use openidconnect::core::CoreGenderClaim;
 use openidconnect::{IdTokenClaims, UserInfoClaims};
@@ -10,17 +10,17 @@ pub(crate) type UserInfo = UserInfoClaims<OtherClaims, CoreGenderClaim>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
-    /// The provider's name for the person, which never changes.
+    /// The provider's id of the person, which never changes.
     pub subject: String,
     pub email: Option<String>,
-    /// Whether the address is the person's, if the provider says anything about that.
+    /// Whether the address is the person's; `None` if the provider does not say.
     pub is_email_verified: Option<bool>,
     pub name: Option<String>,
     /// `None` if the provider says nothing about groups.
     pub groups: Option<Vec<String>>,
-    /// The provider's name for this session.
+    /// The provider's id of this session.
     pub session: Option<String>,
-    /// When the person gave their password or passkey, in seconds since 1970, if the provider says so.
+    /// When the person authenticated, in seconds since 1970; `None` if the provider does not say.
     pub authenticated_at: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Claims<'a> {
     others: &'a OtherClaims,
 }
 
-/// Both sources have methods of the same names, but no trait.
+/// A macro, because both sources have methods of the same names but no common trait.
 macro_rules! claims {
     ($claims:expr) => {{
         let name = $claims.name().and_then(|name| name.get(None)).map(|name| name.to_string());
@@ -64,7 +64,7 @@ impl<'a> Claims<'a> {
         self.other(name)?.as_str().map(str::to_owned)
     }
 
-    /// A list of texts, or one text. The claim's name may be a path: `realm_access.roles`.
+    /// The claim is a list of strings or one string. Its name may be a path: `realm_access.roles`.
     fn groups(&self, claim: &str) -> Option<Vec<String>> {
         let found = self.other(claim).or_else(|| {
             let (first, rest) = claim.split_once('.')?;
@@ -95,7 +95,7 @@ impl Person {
         self.email.is_none() || self.name.is_none() || self.groups.is_none()
     }
 
-    /// Adds what is missing. Address and verification come from one source.
+    /// Adds missing claims. Address and verification always come from the same source.
     pub(crate) fn complete_from(&mut self, claims: &Claims<'_>, groups_claim: &str) {
         if self.email.is_none() {
             self.email.clone_from(&claims.email);

@@ -1,17 +1,17 @@
-//! How budgets stand and how notices about them were delivered, for the metrics.
+//! Counts of budgets that are used up and of delivered notifications, for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub struct AlertCounters {
-    /// Budgets of which 80 and 100 % are used.
+    /// Budgets of which at least 80 % and 100 % are used.
     budgets: [AtomicU64; 2],
     delivered: AtomicU64,
     failed: AtomicU64,
 }
 
 impl AlertCounters {
-    /// How many budgets have reached 80 and 100 %.
+    /// Sets the numbers of budgets that have reached 80 % and 100 %.
     pub fn set_budgets(&self, reached: [usize; 2]) {
         self.budgets.iter().zip(reached).for_each(|(gauge, count)| gauge.store(count as u64, Ordering::Relaxed));
     }
@@ -28,9 +28,9 @@ impl AlertCounters {
     }
 }
 
-/// As the metrics have it.
+/// A snapshot for the metrics.
 pub(crate) struct Alerts {
-    /// By the part of them that is used, at least.
+    /// By the fraction that is used, at least.
     pub(crate) budgets: [(&'static str, u64); 2],
     /// By outcome.
     pub(crate) deliveries: [(&'static str, u64); 2],

@@ -10,10 +10,18 @@ pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// One metric of a `T`. The encoder appends `_total` to the name of a counter.
 pub(crate) struct Metric<T> {
-    pub(crate) name: &'static str,
-    pub(crate) help: &'static str,
-    pub(crate) kind: MetricType,
-    pub(crate) read: fn(&T) -> f64,
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    read: fn(&T) -> f64,
+}
+
+pub(crate) const fn gauge<T>(name: &'static str, help: &'static str, read: fn(&T) -> f64) -> Metric<T> {
+    Metric { name, help, kind: MetricType::Gauge, read }
+}
+
+pub(crate) const fn counter<T>(name: &'static str, help: &'static str, read: fn(&T) -> f64) -> Metric<T> {
+    Metric { name, help, kind: MetricType::Counter, read }
 }
 
 /// Writes every metric of a table for each item. NaN is left out.
@@ -46,7 +54,7 @@ pub(crate) fn family<'a>(
     Ok(())
 }
 
-/// `unit` is how many of the histogram's units make one of the exported unit.
+/// `unit` is the number of the histogram's units in one exported unit.
 pub(crate) fn histograms<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

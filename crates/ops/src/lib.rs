@@ -1,8 +1,8 @@
 //! The ops listener: liveness, readiness and metrics. For probes and monitoring, not for callers.
 //!
-//! It has a thread of its own that outlives the other listeners, so it answers while the service is overloaded or
-//! stopping. It changes nothing and holds no secret. Reading metrics costs runtimes nothing; asking for readiness may
-//! make one of them decode a token now and then.
+//! It has a separate thread that outlives the other listeners, so it answers while the service is overloaded or stopping.
+//! It changes nothing and holds no secret. Reading metrics costs runtimes nothing; a readiness check may make one of them
+//! decode a token from time to time.
 
 mod alerts;
 mod encode;
@@ -25,7 +25,7 @@ use transport::{Certificates, ClientConnection, Lifecycle, Rejection, Response, 
 pub use self::alerts::AlertCounters;
 use self::metrics::{Metrics, Observed};
 use self::probe::Probe;
-use self::readiness::{Decodes, Readiness, no_runtime_available};
+use self::readiness::{DecodeStatus, Readiness, no_runtime_available};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -69,20 +69,20 @@ impl Ops {
         respond(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
     }
 
-    /// Whether a runtime decodes: one did so lately, or does so now for a probe.
-    async fn decodes(&self, health: &Health, lifecycle: Lifecycle) -> Decodes {
+    /// Whether a runtime decodes: it did so recently, or does so now for a probe.
+    async fn decodes(&self, health: &Health, lifecycle: Lifecycle) -> DecodeStatus {
         if self.has_decoded() || lifecycle != Lifecycle::Serving || no_runtime_available(health).is_some() {
-            return Decodes::Yes;
+            return DecodeStatus::Yes;
         }
         let api = self.api.clone();
         match self.runtime.run("runtime", async move { api.probe_runtime().await }).await {
-            Some(true) => Decodes::Yes,
-            Some(false) => Decodes::No,
-            None => Decodes::Unknown,
+            Some(true) => DecodeStatus::Yes,
+            Some(false) => DecodeStatus::No,
+            None => DecodeStatus::Unknown,
         }
     }
 
-    /// Where every request needs Search, none is served while it is down, so no request would notice that it is back.
+    /// If every request needs Search, none is served while it is down, so no request would detect its recovery.
     async fn probe_search(&self, health: Health, lifecycle: Lifecycle) -> Health {
         if lifecycle != Lifecycle::Serving
             || health.search.as_ref().is_none_or(|search| search.outage.is_none() || !search.is_required)
@@ -98,11 +98,12 @@ impl Ops {
         self.api.last_decoded().is_some_and(|ago| ago < PROBE_FREE)
     }
 
-    /// Uses what `/readyz` has found out; starts no probe itself.
+    /// Uses the last result of `/readyz`; starts no probe.
     async fn metrics(&self) -> String {
         let engines = self.api.engines().await;
         let health = self.api.health();
-        let decodes = if self.has_decoded() || self.runtime.last() != Some(false) { Decodes::Yes } else { Decodes::No };
+        let decodes =
+            if self.has_decoded() || self.runtime.last() != Some(false) { DecodeStatus::Yes } else { DecodeStatus::No };
         let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
         let (sign_ins, alerts) = (self.sign_ins.read(), self.alerts.read());

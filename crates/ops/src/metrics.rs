@@ -1,8 +1,7 @@
 //! Metrics in OpenMetrics text.
 //!
-//! Gauges are read from the parts when somebody scrapes, by the tables below: one more metric is one more entry. What
-//! has to be counted while it happens comes from the workers' counters. Where OpenTelemetry has a name for a metric of
-//! language models, that is its name; the others begin with `adriaticum_`.
+//! The tables below read gauges at each scrape: one more metric is one more entry. Events are counted by the workers.
+//! A metric of language models that OpenTelemetry names has that name; the others begin with `adriaticum_`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use runtimes::{EngineStatus, FailureCounts, MemberStatus};
 use store::LedgerStats;
 
 use crate::alerts::Alerts;
-use crate::encode::{Labels, Metric, family, histograms, table};
+use crate::encode::{Labels, Metric, family, gauge, histograms, table};
 use crate::process::{PROCESS_METRICS, Process};
 use crate::readiness::Readiness;
 use crate::tables::{ENGINE_METRICS, LEDGER_METRICS, RUNTIME_METRICS};
@@ -26,48 +25,19 @@ use crate::tables::{ENGINE_METRICS, LEDGER_METRICS, RUNTIME_METRICS};
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const SERVICE_METRICS: &[Metric<Scrape>] = &[
-    Metric {
-        name: "process_start_time_seconds",
-        help: "When the process started, in seconds since 1970",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.started,
-    },
-    Metric {
-        name: "adriaticum_ready",
-        help: "Whether requests can be served",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.readiness.is_ready().into(),
-    },
-    Metric {
-        name: "adriaticum_ledger_healthy",
-        help: "Whether usage can be recorded",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.health.is_ledger_healthy.into(),
-    },
-    Metric {
-        name: "adriaticum_requests_in_flight",
-        help: "Requests in flight",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.in_flight as f64,
-    },
-    Metric {
-        name: "adriaticum_requests_in_flight_limit",
-        help: "The limit of requests in flight",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.limit as f64,
-    },
-    Metric {
-        name: "adriaticum_body_memory_bytes",
-        help: "Memory taken by the bodies of requests that arrive or are in flight",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.body_memory as f64,
-    },
-    Metric {
-        name: "adriaticum_body_memory_limit_bytes",
-        help: "The limit of memory for bodies",
-        kind: MetricType::Gauge,
-        read: |scrape| scrape.body_memory_limit as f64,
-    },
+    gauge("process_start_time_seconds", "When the process started, in seconds since 1970", |scrape| scrape.started),
+    gauge("adriaticum_ready", "Whether requests can be served", |scrape| scrape.readiness.is_ready().into()),
+    gauge("adriaticum_ledger_healthy", "Whether usage can be recorded", |scrape| {
+        scrape.health.is_ledger_healthy.into()
+    }),
+    gauge("adriaticum_requests_in_flight", "Completions in flight", |scrape| scrape.in_flight as f64),
+    gauge("adriaticum_requests_in_flight_limit", "api.max_requests", |scrape| scrape.limit as f64),
+    gauge(
+        "adriaticum_body_memory_bytes",
+        "Memory used by the bodies of requests that arrive or are in flight",
+        |scrape| scrape.body_memory as f64,
+    ),
+    gauge("adriaticum_body_memory_limit_bytes", "api.max_body_memory", |scrape| scrape.body_memory_limit as f64),
 ];
 
 /// In whole seconds.
@@ -77,12 +47,12 @@ fn since_1970(time: SystemTime) -> f64 {
 
 fn failures_by_reason(failures: &FailureCounts) -> [(&'static str, u64); 7] {
     [
-        ("refused", failures.refused),
-        ("broken_off", failures.broken_off),
+        ("connect_failed", failures.refused),
+        ("connection_closed", failures.broken_off),
         ("status", failures.status),
         ("malformed", failures.malformed),
         ("timed_out", failures.timed_out),
-        ("no_room", failures.no_room),
+        ("at_capacity", failures.no_room),
         ("bad_request", failures.bad_request),
     ]
 }
@@ -126,7 +96,7 @@ impl Metrics {
     }
 }
 
-/// What the API itself does not know.
+/// Values that the API does not have.
 pub(crate) struct Observed {
     pub(crate) health: Health,
     pub(crate) readiness: Readiness,
@@ -168,17 +138,22 @@ impl Collector for Scrape {
         let parts: Vec<_> =
             self.readiness.parts().iter().map(|part| ([("part", part.name)], part.problem.as_deref())).collect();
         let parts = parts.iter().map(|(labels, problem)| (labels.as_slice(), problem.is_none().into()));
-        let help = "Whether that part of the service is healthy";
-        family(encoder, "adriaticum_part_ready", help, MetricType::Gauge, parts)?;
+        family(
+            encoder,
+            "adriaticum_part_ready",
+            "Whether the part is healthy, as /readyz reports it",
+            MetricType::Gauge,
+            parts,
+        )?;
         let expiries: Vec<_> = self.expiries.iter().map(|(file, at)| ([("file", file.as_str())], *at)).collect();
         let expiries = expiries.iter().map(|(labels, at)| (labels.as_slice(), *at));
-        let help = "When the certificate in that file expires, in seconds since 1970";
+        let help = "When the certificate in the file expires, in seconds since 1970";
         family(encoder, "adriaticum_certificate_expiry_time_seconds", help, MetricType::Gauge, expiries)?;
         encode_requests(encoder, &self.totals)?;
         encode_ledger(encoder, &self.ledger)?;
         let sign_ins = self.sign_ins.map(|(outcome, count)| ([("outcome", outcome)], count));
         let sign_ins = sign_ins.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
-        let help = "Attempts to sign in to the console, by outcome";
+        let help = "Attempts to sign in to the console; failed: wrong password or account; refused: too many attempts";
         family(encoder, "adriaticum_console_sign_ins", help, MetricType::Counter, sign_ins)?;
         encode_alerts(encoder, &self.alerts)?;
         encode_runtimes(encoder, &self.health.runtimes)?;
@@ -203,7 +178,13 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt:
     });
     let labels: Vec<_> = labels.collect();
     let rows = labels.iter().zip(&totals.ended).map(|(labels, (_, took))| (labels.as_slice(), took.count() as f64));
-    family(encoder, "adriaticum_requests", "Requests by outcome", MetricType::Counter, rows)?;
+    family(
+        encoder,
+        "adriaticum_requests",
+        "Requests by outcome; a client that disconnected is 499 client_closed",
+        MetricType::Counter,
+        rows,
+    )?;
 
     let labels = totals
         .ended
@@ -211,18 +192,18 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt:
         .map(|(outcome, _)| LABELS.into_iter().chain(with_code("error_type", outcome.code)).collect::<Vec<_>>());
     let labels: Vec<_> = labels.collect();
     let rows = labels.iter().zip(&totals.ended).map(|(labels, (_, took))| (labels.as_slice(), took));
-    let help = "From a request's arrival to its response";
+    let help = "Duration of a request, from its arrival to its response, by error";
     histograms(encoder, "gen_ai_server_request_duration_seconds", help, 1e6, rows)?;
 
     let labels = PHASE_NAMES.map(|phase| [("phase", phase)]);
     let rows = labels.iter().zip(&totals.phases).map(|(label, took)| (label.as_slice(), took));
-    let help = "Where a request's time went: before any work, at Search, at the runtime, until its row was durable";
+    let help = "Duration of a request's phases: before any work, at Search, at the runtime, until its row was durable";
     histograms(encoder, "adriaticum_request_phase_seconds", help, 1e6, rows)?;
 
     let [operation, provider, model] = LABELS;
     let labels = ["input", "output"].map(|kind| [operation, provider, model, ("gen_ai_token_type", kind)]);
     let rows = labels.iter().zip([&totals.prompt, &totals.completion]);
-    let help = "Tokens of prompts and completions, as far as runtimes measured them";
+    let help = "Tokens of prompts and completions that runtimes measured";
     histograms(
         encoder,
         "gen_ai_client_token_usage",
@@ -233,25 +214,31 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt:
 
     let labels = SEARCH_OUTCOMES.map(|outcome| [("outcome", outcome)]);
     let rows = labels.iter().zip(totals.searches).map(|(label, count)| (label.as_slice(), count as f64));
-    family(encoder, "adriaticum_searches", "Searches by outcome", MetricType::Counter, rows)
+    family(
+        encoder,
+        "adriaticum_searches",
+        "Searches by outcome; nothing: no source was found that helps",
+        MetricType::Counter,
+        rows,
+    )
 }
 
 fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> fmt::Result {
     table(encoder, LEDGER_METRICS, once(ledger))?;
-    let help = "Rows that the ledger committed together";
+    let help = "Rows per commit of the ledger";
     histograms(encoder, "adriaticum_ledger_group_rows", help, 1.0, [(&[] as Labels<'_>, &ledger.group_rows)])?;
-    let help = "How long the ledger's commits took";
+    let help = "Duration of the ledger's commits";
     histograms(encoder, "adriaticum_ledger_commit_seconds", help, 1e6, [(&[] as Labels<'_>, &ledger.commit_micros)])
 }
 
 fn encode_alerts(encoder: &mut DescriptorEncoder<'_>, alerts: &Alerts) -> fmt::Result {
-    let budgets = alerts.budgets.map(|(part, count)| ([("used", part)], count));
+    let budgets = alerts.budgets.map(|(threshold, count)| ([("threshold", threshold)], count));
     let rows = budgets.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
-    let help = "Budgets of which at least that part is used";
+    let help = "Budgets used up to the threshold or beyond";
     family(encoder, "adriaticum_budgets_reached", help, MetricType::Gauge, rows)?;
     let deliveries = alerts.deliveries.map(|(outcome, count)| ([("outcome", outcome)], count));
     let rows = deliveries.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
-    let help = "Attempts to deliver a notice to the webhook, by outcome";
+    let help = "Attempts to deliver a notification to the webhook, by outcome";
     family(encoder, "adriaticum_webhook_deliveries", help, MetricType::Counter, rows)
 }
 
@@ -269,11 +256,11 @@ fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]
 
     let failures = members.iter().flat_map(|member| {
         failures_by_reason(&member.failures)
-            .map(|(why, count)| ([("runtime", member.url.as_str()), ("why", why)], count))
+            .map(|(reason, count)| ([("runtime", member.url.as_str()), ("reason", reason)], count))
     });
     let failures: Vec<_> = failures.collect();
     let rows = failures.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
-    let help = "Requests that the runtime failed, by reason";
+    let help = "Requests that the runtime did not complete; at_capacity and bad_request are not its fault";
     family(encoder, "adriaticum_runtime_requests_failed", help, MetricType::Counter, rows)
 }
 

@@ -1,15 +1,15 @@
 //! An active health probe of one part, run on demand.
 //!
 //! A readiness check starts one, at most once per interval, and waits for it only briefly; until it has ended, the last
-//! result counts. So a part that was down is found to be back without any request, and a service without readiness
-//! checks sends no probes.
+//! result counts. So the recovery of a part is detected without any request, and a service without readiness checks sends
+//! no probes.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// A probe's timeout, and the least time between the starts of two.
+/// A probe's timeout, and the minimum time between the starts of two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a readiness check waits for a probe: less than the second that orchestrators commonly grant.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(probe.run("it", ready(Ok(()))).await, None, "one probe at a time");
         end.send(Ok(())).unwrap();
         probe.outcome.subscribe().wait_for(|outcome| outcome.number == 1).await.unwrap();
-        assert_eq!(probe.run("it", ready(Err("not asked".into()))).await, Some(true));
+        assert_eq!(probe.run("it", ready(Err("not run".into()))).await, Some(true));
     }
 
     #[tokio::test]

@@ -1,48 +1,17 @@
 //! Process metrics under the names of Prometheus' own client libraries. Systems without `/proc` export none.
 
-use prometheus_client::metrics::MetricType;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use crate::encode::Metric;
+use crate::encode::{Metric, counter, gauge};
 
 pub(crate) const PROCESS_METRICS: &[Metric<Process>] = &[
-    Metric {
-        name: "process_cpu_seconds",
-        help: "Time that the process has spent on processors, for itself and in the system",
-        kind: MetricType::Counter,
-        read: |process| process.cpu_seconds,
-    },
-    Metric {
-        name: "process_resident_memory_bytes",
-        help: "Memory of the process that is in the machine's memory",
-        kind: MetricType::Gauge,
-        read: |process| process.resident,
-    },
-    Metric {
-        name: "process_virtual_memory_bytes",
-        help: "Addresses that the process has reserved",
-        kind: MetricType::Gauge,
-        read: |process| process.reserved,
-    },
-    Metric {
-        name: "process_open_fds",
-        help: "Open files and sockets",
-        kind: MetricType::Gauge,
-        read: |process| process.open_files,
-    },
-    Metric {
-        name: "process_max_fds",
-        help: "Files and sockets that may be open",
-        kind: MetricType::Gauge,
-        read: |process| process.most_files,
-    },
-    Metric {
-        name: "process_threads",
-        help: "Threads of the process",
-        kind: MetricType::Gauge,
-        read: |process| process.threads,
-    },
+    counter("process_cpu_seconds", "CPU time of the process, user and system", |process| process.cpu_seconds),
+    gauge("process_resident_memory_bytes", "Resident memory", |process| process.resident),
+    gauge("process_virtual_memory_bytes", "Virtual memory", |process| process.reserved),
+    gauge("process_open_fds", "Open file descriptors", |process| process.open_files),
+    gauge("process_max_fds", "Maximum number of open file descriptors", |process| process.most_files),
+    gauge("process_threads", "Threads", |process| process.threads),
 ];
 
 pub(crate) struct Process {
@@ -69,8 +38,8 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat` by its number in proc(5). The second is the program's name in brackets, which may hold
-/// anything, so fields are counted from behind it.
+/// A field of `/proc/self/stat` by its number in proc(5). The second is the program's name in parentheses, which may hold
+/// any character, so fields are counted from its end.
 fn field(stat: &str, number: usize) -> f64 {
     let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
     behind.split(' ').nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
@@ -81,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_programs_name_cannot_confuse_it() {
+    fn a_program_name_with_parentheses_is_skipped() {
         let stat = "7 (a) b (c d) S 4 5 6 7 8 9 10 11 12 13 140 15 16 17 18 19 20 21 22 23 24 25";
         assert_eq!((field(stat, 4), field(stat, 14), field(stat, 24)), (4.0, 140.0, 24.0));
         assert!(field("", 14).is_nan() && field(stat, 60).is_nan());

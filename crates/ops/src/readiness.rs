@@ -1,4 +1,4 @@
-//! Whether requests can be served, decided purely, part by part.
+//! Whether requests can be served, decided part by part. Pure.
 
 use std::borrow::Cow;
 
@@ -17,9 +17,9 @@ pub(crate) struct Part {
     is_required: bool,
 }
 
-/// Whether a runtime really decodes tokens.
+/// Whether a runtime decodes tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decodes {
+pub(crate) enum DecodeStatus {
     Yes,
     No,
     /// A probe is running.
@@ -27,7 +27,7 @@ pub(crate) enum Decodes {
 }
 
 impl Readiness {
-    pub(crate) fn new(health: &Health, decodes: Decodes, lifecycle: Lifecycle) -> Self {
+    pub(crate) fn new(health: &Health, decodes: DecodeStatus, lifecycle: Lifecycle) -> Self {
         let required =
             |name, problem: Option<&'static str>| Part { name, problem: problem.map(Cow::from), is_required: true };
         let mut parts = vec![required("ledger", ledger(health)), required("runtime", runtime(health, decodes))];
@@ -57,7 +57,7 @@ fn describe(outage: SearchOutage) -> &'static str {
     match outage {
         SearchOutage::NoAnswer => "Search does not answer",
         SearchOutage::IndexGone => "The search index is gone",
-        SearchOutage::IndexReplaced => "The search index is not the one that was there",
+        SearchOutage::IndexReplaced => "The search index is not the one that this installation had",
         SearchOutage::IndexUnreadable => "The search index cannot be read",
     }
 }
@@ -66,14 +66,14 @@ fn ledger(health: &Health) -> Option<&'static str> {
     (!health.is_ledger_healthy).then_some("Usage cannot be recorded: requests get 503.")
 }
 
-fn runtime(health: &Health, decodes: Decodes) -> Option<&'static str> {
+fn runtime(health: &Health, decodes: DecodeStatus) -> Option<&'static str> {
     if let Some(problem) = no_runtime_available(health) {
         return Some(problem);
     }
     match decodes {
-        Decodes::Yes => None,
-        Decodes::No => Some("No runtime completes anything: requests get 502."),
-        Decodes::Unknown => Some("No runtime has been seen to complete anything yet; one is being asked."),
+        DecodeStatus::Yes => None,
+        DecodeStatus::No => Some("No runtime completes requests: they get 502."),
+        DecodeStatus::Unknown => Some("No runtime has completed a request yet; a probe is running."),
     }
 }
 
@@ -149,13 +149,13 @@ mod tests {
             (readiness.is_ready(), failing.collect::<Vec<_>>().join(" "))
         };
         let all = |ledger, availability, members: &[bool], search: Option<bool>, lifecycle| {
-            decided(ledger, availability, members, search.map(|working| (working, false)), Decodes::Yes, lifecycle)
+            decided(ledger, availability, members, search.map(|working| (working, false)), DecodeStatus::Yes, lifecycle)
         };
         for (found, ready, wrong) in [
-            (decided(true, Available, &[true], Some((false, true)), Decodes::Yes, Serving), false, "search"),
-            (decided(true, Available, &[true], Some((true, true)), Decodes::Yes, Serving), true, ""),
-            (decided(true, Available, &[true], None, Decodes::No, Serving), false, "runtime"),
-            (decided(true, Available, &[true], None, Decodes::Unknown, Serving), false, "runtime"),
+            (decided(true, Available, &[true], Some((false, true)), DecodeStatus::Yes, Serving), false, "search"),
+            (decided(true, Available, &[true], Some((true, true)), DecodeStatus::Yes, Serving), true, ""),
+            (decided(true, Available, &[true], None, DecodeStatus::No, Serving), false, "runtime"),
+            (decided(true, Available, &[true], None, DecodeStatus::Unknown, Serving), false, "runtime"),
             (all(true, Available, &[true], None, Serving), true, ""),
             (all(true, Available, &[false, true], Some(true), Serving), true, ""),
             (all(true, Available, &[true], Some(false), Serving), true, "search"),

@@ -2,254 +2,146 @@
 
 use std::time::Duration;
 
-use prometheus_client::metrics::MetricType;
 use runtimes::{EngineStatus, MemberStatus};
 use store::LedgerStats;
 
-use crate::encode::Metric;
+use crate::encode::{Metric, counter, gauge};
 
 pub(crate) const LEDGER_METRICS: &[Metric<LedgerStats>] = &[
-    Metric {
-        name: "adriaticum_ledger_queue_rows",
-        help: "Rows in the queue of the ledger's writer",
-        kind: MetricType::Gauge,
-        read: |ledger| ledger.queued as f64,
-    },
-    Metric {
-        name: "adriaticum_ledger_commits_failed",
-        help: "Commits of the ledger that failed",
-        kind: MetricType::Counter,
-        read: |ledger| ledger.failed_commits as f64,
-    },
-    Metric {
-        name: "adriaticum_ledger_panics",
-        help: "Panics of the ledger's writer, after each of which it started again",
-        kind: MetricType::Counter,
-        read: |ledger| ledger.panics as f64,
-    },
-    Metric {
-        name: "adriaticum_requests_not_recorded",
-        help: "Requests whose row could not be written; none of them was answered with 200",
-        kind: MetricType::Counter,
-        read: |ledger| ledger.not_recorded as f64,
-    },
-    Metric {
-        name: "adriaticum_ledger_unfolded_rows",
-        help: "Rows that are not in the sums yet; readers add them",
-        kind: MetricType::Gauge,
-        read: |ledger| ledger.unfolded_rows as f64,
-    },
-    Metric {
-        name: "adriaticum_ledger_fold_lag_seconds",
-        help: "How long the oldest row that is not in the sums has waited",
-        kind: MetricType::Gauge,
-        read: |ledger| ledger.fold_lag_seconds,
-    },
-    Metric {
-        name: "adriaticum_ledger_unreadable_commits",
-        help: "Commits that cannot be read and were set aside; their rows are in no sum",
-        kind: MetricType::Counter,
-        read: |ledger| ledger.unreadable_commits as f64,
-    },
-    Metric {
-        name: "adriaticum_ledger_clock_disagreement_seconds",
-        help: "How far the database's clock is ahead of the time by which old rows are deleted",
-        kind: MetricType::Gauge,
-        read: |ledger| ledger.clock_disagreement_seconds as f64,
-    },
-    Metric {
-        name: "adriaticum_clock_ahead_seconds",
-        help: "How far this machine's clock is ahead of the PostgreSQL server's",
-        kind: MetricType::Gauge,
-        read: |ledger| ledger.machine_clock_ahead_seconds,
-    },
+    gauge("adriaticum_ledger_queue_rows", "Rows in the queue of the ledger's writer", |ledger| ledger.queued as f64),
+    counter("adriaticum_ledger_commits_failed", "Commits of the ledger that failed", |ledger| {
+        ledger.failed_commits as f64
+    }),
+    counter(
+        "adriaticum_ledger_panics",
+        "Panics of the ledger's writer, which restarts after each: a bug, please report it",
+        |ledger| ledger.panics as f64,
+    ),
+    counter(
+        "adriaticum_requests_not_recorded",
+        "Requests whose row could not be written; none was answered with 200",
+        |ledger| ledger.not_recorded as f64,
+    ),
+    gauge("adriaticum_ledger_unfolded_rows", "Rows not yet in the roll-ups; readers add them", |ledger| {
+        ledger.unfolded_rows as f64
+    }),
+    gauge("adriaticum_ledger_fold_lag_seconds", "Age of the oldest row that is not in the roll-ups", |ledger| {
+        ledger.fold_lag_seconds
+    }),
+    counter(
+        "adriaticum_ledger_unreadable_commits",
+        "Unreadable commits that were set aside; adriaticum check --deep counts their rows",
+        |ledger| ledger.unreadable_commits as f64,
+    ),
+    gauge(
+        "adriaticum_ledger_clock_disagreement_seconds",
+        "How far the database's clock is ahead of the time that retention uses",
+        |ledger| ledger.clock_disagreement_seconds as f64,
+    ),
+    gauge(
+        "adriaticum_clock_ahead_seconds",
+        "How far this machine's clock is ahead of the PostgreSQL server's; 0 with SQLite",
+        |ledger| ledger.machine_clock_ahead_seconds,
+    ),
 ];
 
 /// Of each runtime that is our own engine.
 pub(crate) const ENGINE_METRICS: &[Metric<EngineStatus>] = &[
-    Metric {
-        name: "adriaticum_engine_requests_running",
-        help: "Requests that the engine runs in one batch",
-        kind: MetricType::Gauge,
-        read: |engine| engine.running as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_requests_waiting",
-        help: "Requests in the engine's queue",
-        kind: MetricType::Gauge,
-        read: |engine| engine.waiting as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_requests_tokenizing",
-        help: "Requests whose prompt the engine makes, or that wait for it",
-        kind: MetricType::Gauge,
-        read: |engine| engine.tokenizing as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_cells",
-        help: "The capacity of the engine's KV cache, in tokens",
-        kind: MetricType::Gauge,
-        read: |engine| engine.cells as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_cells_used",
-        help: "Tokens of the KV cache that are in use or reserved",
-        kind: MetricType::Gauge,
-        read: |engine| engine.cells_used as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_cells_shared",
-        help: "Tokens of the KV cache that several running requests share, each counted once",
-        kind: MetricType::Gauge,
-        read: |engine| engine.cells_shared as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_threads",
-        help: "Threads that the engine computes with: fewer while other processes need the CPUs",
-        kind: MetricType::Gauge,
-        read: |engine| engine.threads as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_gpu_layers",
-        help: "Layers of the model that GPUs compute",
-        kind: MetricType::Gauge,
-        read: |engine| f64::from(engine.gpu_layers),
-    },
-    Metric {
-        name: "adriaticum_engine_gpu_memory_bytes",
-        help: "The memory of these GPUs",
-        kind: MetricType::Gauge,
-        read: |engine| engine.gpu_memory as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_generating_steps",
-        help: "Batches with tokens that were generated",
-        kind: MetricType::Counter,
-        read: |engine| engine.generating_steps as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_slow_generating_steps",
-        help: "Batches with tokens that were generated, and that took longer than 0.25 s",
-        kind: MetricType::Counter,
-        read: |engine| engine.slow_generating_steps as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_steps",
-        help: "Batches that the engine has computed",
-        kind: MetricType::Counter,
-        read: |engine| engine.steps as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_decoding_seconds",
-        help: "How long these batches took to compute",
-        kind: MetricType::Counter,
-        read: |engine| engine.decoding_seconds,
-    },
-    Metric {
-        name: "adriaticum_engine_sampling_seconds",
-        help: "How long it took to draw their tokens",
-        kind: MetricType::Counter,
-        read: |engine| engine.sampling_seconds,
-    },
-    Metric {
-        name: "adriaticum_engine_step_tokens",
-        help: "Tokens in these batches; divided by the steps, the mean size of a batch",
-        kind: MetricType::Counter,
-        read: |engine| engine.step_tokens as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_prompt_tokens",
-        help: "Tokens of prompts that the engine has answered",
-        kind: MetricType::Counter,
-        read: |engine| engine.prompt_tokens as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_prompt_tokens_cached",
-        help: "Prompt tokens found in the KV cache; divided by all prompt tokens, the hit rate",
-        kind: MetricType::Counter,
-        read: |engine| engine.shared_tokens as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_generated_tokens",
-        help: "Tokens that the engine has generated",
-        kind: MetricType::Counter,
-        read: |engine| engine.generated_tokens as f64,
-    },
-    Metric {
-        name: "adriaticum_engine_requests_cancelled",
-        help: "Requests that were cancelled because the client disconnected",
-        kind: MetricType::Counter,
-        read: |engine| engine.cancelled as f64,
-    },
+    gauge("adriaticum_engine_requests_running", "Requests in the current batch", |engine| engine.running as f64),
+    gauge("adriaticum_engine_requests_waiting", "Requests in the engine's queue", |engine| engine.waiting as f64),
+    gauge(
+        "adriaticum_engine_requests_tokenizing",
+        "Requests whose prompt is being tokenized, or waits for that",
+        |engine| engine.tokenizing as f64,
+    ),
+    gauge("adriaticum_engine_cells", "The capacity of the engine's KV cache, in tokens", |engine| engine.cells as f64),
+    gauge("adriaticum_engine_cells_used", "Tokens of the KV cache in use or reserved", |engine| {
+        engine.cells_used as f64
+    }),
+    gauge(
+        "adriaticum_engine_cells_shared",
+        "Tokens of the KV cache shared by several running requests, each counted once",
+        |engine| engine.cells_shared as f64,
+    ),
+    gauge("adriaticum_engine_threads", "Threads that compute; fewer while other processes need the CPUs", |engine| {
+        engine.threads as f64
+    }),
+    gauge("adriaticum_engine_gpu_layers", "Layers of the model on GPUs", |engine| f64::from(engine.gpu_layers)),
+    gauge("adriaticum_engine_gpu_memory_bytes", "Memory of the GPUs in use", |engine| engine.gpu_memory as f64),
+    counter("adriaticum_engine_generating_steps", "Batches that generated tokens", |engine| {
+        engine.generating_steps as f64
+    }),
+    counter(
+        "adriaticum_engine_slow_generating_steps",
+        "Batches that generated tokens and took longer than 0.25 s",
+        |engine| engine.slow_generating_steps as f64,
+    ),
+    counter("adriaticum_engine_steps", "Batches that the engine has computed", |engine| engine.steps as f64),
+    counter("adriaticum_engine_decoding_seconds", "Time spent on computing batches", |engine| engine.decoding_seconds),
+    counter("adriaticum_engine_sampling_seconds", "Time spent on sampling tokens", |engine| engine.sampling_seconds),
+    counter(
+        "adriaticum_engine_step_tokens",
+        "Tokens in these batches; divided by the steps, the mean size of a batch",
+        |engine| engine.step_tokens as f64,
+    ),
+    counter("adriaticum_engine_prompt_tokens", "Prompt tokens of completed requests", |engine| {
+        engine.prompt_tokens as f64
+    }),
+    counter(
+        "adriaticum_engine_prompt_tokens_cached",
+        "Prompt tokens found in the KV cache; divided by all prompt tokens, the hit rate",
+        |engine| engine.shared_tokens as f64,
+    ),
+    counter("adriaticum_engine_generated_tokens", "Tokens that the engine has generated", |engine| {
+        engine.generated_tokens as f64
+    }),
+    counter("adriaticum_engine_requests_cancelled", "Requests cancelled because the client disconnected", |engine| {
+        engine.cancelled as f64
+    }),
 ];
 
 pub(crate) const RUNTIME_METRICS: &[Metric<MemberStatus>] = &[
-    Metric {
-        name: "adriaticum_runtime_up",
-        help: "Whether the runtime is healthy",
-        kind: MetricType::Gauge,
-        read: |member| member.healthy.into(),
-    },
-    Metric {
-        name: "adriaticum_runtime_requests_in_flight",
-        help: "Requests in flight at the runtime",
-        kind: MetricType::Gauge,
-        read: |member| member.in_flight as f64,
-    },
-    Metric {
-        name: "adriaticum_runtime_requests_completed",
-        help: "Requests that the runtime completed",
-        kind: MetricType::Counter,
-        read: |member| member.completed as f64,
-    },
-    Metric {
-        name: "adriaticum_runtime_requests_retried",
-        help: "Requests that were retried on another runtime",
-        kind: MetricType::Counter,
-        read: |member| member.retried as f64,
-    },
-    Metric {
-        name: "adriaticum_runtime_requests_moved",
-        help: "Requests that were moved to another runtime because this one kept them waiting",
-        kind: MetricType::Counter,
-        read: |member| member.moved as f64,
-    },
-    Metric {
-        name: "adriaticum_runtime_unexpected_responses",
-        help: "Responses that no request had asked for, or that were for another request",
-        kind: MetricType::Counter,
-        read: |member| member.unexpected as f64,
-    },
-    Metric {
-        name: "adriaticum_runtime_share",
-        help: "The runtime's part of a full share of requests: less than 1 if it is slow, 0 if it hangs",
-        kind: MetricType::Gauge,
-        read: |member| member.share,
-    },
-    Metric {
-        name: "adriaticum_runtime_request_seconds",
-        help: "Recent latency of a completion, a decayed mean; absent without completions",
-        kind: MetricType::Gauge,
-        read: |member| seconds(member.latency),
-    },
-    Metric {
-        name: "adriaticum_runtime_token_seconds",
-        help: "Recent latency per completion token, a decayed mean; absent without completions",
-        kind: MetricType::Gauge,
-        read: |member| seconds(member.latency_per_token),
-    },
-    Metric {
-        name: "adriaticum_runtime_full_seconds",
-        help: "How long the runtime is still avoided because it reported that it is full",
-        kind: MetricType::Gauge,
-        read: |member| member.saturated_for.map_or(0.0, |left| left.as_secs_f64()),
-    },
-    Metric {
-        name: "adriaticum_runtime_draining",
-        help: "Whether the runtime was removed and only finishes its requests",
-        kind: MetricType::Gauge,
-        read: |member| member.draining.into(),
-    },
+    gauge("adriaticum_runtime_up", "Whether the runtime is healthy", |member| member.healthy.into()),
+    gauge("adriaticum_runtime_requests_in_flight", "Requests in flight at the runtime", |member| {
+        member.in_flight as f64
+    }),
+    counter("adriaticum_runtime_requests_completed", "Requests that the runtime completed", |member| {
+        member.completed as f64
+    }),
+    counter("adriaticum_runtime_requests_retried", "Requests retried on another runtime", |member| {
+        member.retried as f64
+    }),
+    counter(
+        "adriaticum_runtime_requests_moved",
+        "Requests moved to another runtime because they waited too long at this one",
+        |member| member.moved as f64,
+    ),
+    counter("adriaticum_runtime_unexpected_responses", "Responses to no request, or to another request", |member| {
+        member.unexpected as f64
+    }),
+    gauge(
+        "adriaticum_runtime_share",
+        "Share of requests relative to a fast runtime: below 1 if slow, 0 if it hangs",
+        |member| member.share,
+    ),
+    gauge(
+        "adriaticum_runtime_request_seconds",
+        "Latency of recent completions, a decayed mean; absent without completions",
+        |member| seconds(member.latency),
+    ),
+    gauge(
+        "adriaticum_runtime_token_seconds",
+        "Latency per token of recent completions, a decayed mean; absent without completions",
+        |member| seconds(member.latency_per_token),
+    ),
+    gauge(
+        "adriaticum_runtime_at_capacity_seconds",
+        "Seconds for which the runtime is avoided because it reported that it is at capacity",
+        |member| member.saturated_for.map_or(0.0, |left| left.as_secs_f64()),
+    ),
+    gauge("adriaticum_runtime_draining", "Whether the runtime was removed and is finishing its requests", |member| {
+        member.draining.into()
+    }),
 ];
 
 /// NaN is left out of the text.

@@ -1,11 +1,10 @@
-//! Which part of a prompt decides which member gets it. Pure.
+//! The parts of a prompt that decide which member gets it. Pure.
 //!
 //! A conversation stays with one member, whose cache holds its history. Conversations with the same long system prompt
 //! stay within a small subset of the members, so that not every cache has to hold every system prompt. In the
 //! simulation (200 members, 3,000 system prompts, caches that hold a part of them) 70 % of all prompt tokens were
-//! cached, against 47 % by conversation alone; with 40 members and caches three times as large it was still a few
-//! percent more. By system prompt alone it was slower than either: conversations moved among members, and load was
-//! uneven.
+//! cached, against 47 % by conversation alone; with 40 members and caches three times as large, still a few percent
+//! more. Affinity by system prompt alone was slower than either: conversations moved among members, and load was uneven.
 
 use std::hash::Hasher;
 
@@ -14,22 +13,22 @@ use siphasher::sip::SipHasher13;
 
 /// The part of each message that is hashed.
 const MAX_MESSAGE_BYTES: usize = 2_048;
-/// The part of a system prompt that is hashed. A shorter one is cheap to compute and has no subset; what grounding
-/// appends to it differs from request to request.
+/// The part of a system prompt that is hashed. A shorter prompt is cheap to compute and has no subset. The text that
+/// grounding appends differs from request to request.
 const SYSTEM_PROMPT_BYTES: usize = 512;
-/// About how many members a subset has.
+/// The approximate number of members in a subset.
 const SUBSET_SIZE: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Affinity {
     /// The hash of a long system prompt.
     system_prompt: Option<u64>,
-    /// The hash of everything up to the first user message, which a conversation repeats in every turn.
+    /// The hash of all messages up to the first user message, which a conversation repeats in every turn.
     conversation: u64,
 }
 
 impl Affinity {
-    pub fn of(request: &ChatRequest) -> Self {
+    pub fn from_request(request: &ChatRequest) -> Self {
         let messages = request.messages();
         let first = messages.first().filter(|first| first.role() == Role::System);
         let system_prompt = first
@@ -51,7 +50,7 @@ impl Affinity {
         Self { system_prompt: system_prompt.map(mix), conversation: mix(conversation) }
     }
 
-    /// A subset's part of all members. Changes only when their number doubles, because every change moves prefixes.
+    /// The fraction of all members in a subset. Changes only when their number doubles, because every change moves prefixes.
     pub(crate) fn subset_fraction(members: usize) -> f64 {
         SUBSET_SIZE as f64 / members.next_power_of_two() as f64
     }
@@ -68,7 +67,7 @@ impl Affinity {
     }
 }
 
-/// SipHash-1-3 with zero keys. All replicas must agree on it, whatever their version or machine.
+/// SipHash-1-3 with zero keys. Must be the same in all replicas, regardless of version or machine.
 pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
     let mut hasher = SipHasher13::new();
     parts.iter().for_each(|part| hasher.write(part));
@@ -80,8 +79,7 @@ fn unit_interval(number: u64) -> f64 {
     (mix(number) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Mixes the bits of a number. It runs for every member at every request, for which SipHash would be ten times too
-/// slow.
+/// Mixes the bits of a number. Runs for every member at every request, for which SipHash would be ten times too slow.
 fn mix(number: u64) -> u64 {
     /// 2^64 divided by the golden ratio.
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -96,7 +94,7 @@ mod tests {
 
     fn affinity(messages: &[(Role, &str)]) -> Affinity {
         let messages = messages.iter().map(|(role, text)| chat::Message::new(*role, (*text).into()).unwrap());
-        Affinity::of(&ChatRequest::new(messages.collect(), Default::default(), Default::default()).unwrap())
+        Affinity::from_request(&ChatRequest::new(messages.collect(), Default::default(), Default::default()).unwrap())
     }
 
     #[test]
@@ -112,7 +110,7 @@ mod tests {
         assert_ne!(first, affinity(&[(Role::System, "be brief"), (Role::User, "good bye")]));
     }
 
-    /// Another value here would move conversations between members while replicas of both versions run.
+    /// Other values would move conversations between members while replicas of both versions run.
     #[test]
     fn hashes_are_the_same_in_every_version_and_on_every_machine() {
         assert_eq!(stable_hash(&[]), 0xd1fb_a762_150c_532c);

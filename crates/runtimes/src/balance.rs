@@ -1,15 +1,15 @@
 //! Which member gets the next request: rendezvous hashing with bounded loads. Pure: time comes in as milliseconds.
 //!
-//! Every prompt prefix has an order of members (`affinity`). The first gets the request unless its load is a quarter
-//! above the mean. Then the next in that order whose load is below the mean gets it, so that spilled requests find
-//! caches, too. In the simulation, spilling to the least loaded member found 3 % less in caches, and filling the next
-//! ones up to a quarter above the mean cost as much in latency. A slow or silent member gets a smaller share (`pace`).
-//! Members that are saturated, hung or broken are asked only if no other is left, in that order. A request that waits
-//! at a member which does not respond is moved to another one (`moves`).
+//! Every prompt prefix has an order of members (`affinity`). The first member gets the request unless its load is a
+//! quarter above the mean. Otherwise the next one in that order whose load is below the mean gets it, so that spilled
+//! requests find caches, too. In the simulation, spilling to the least loaded member found 3 % less in caches, and
+//! filling the next members up to a quarter above the mean cost as much in latency. A slow or silent member gets a
+//! smaller share (`pace`). Members that are saturated, hung or broken get requests only if no other is left, in that
+//! order. A request that waits at a member that does not respond is moved to another one (`moves`).
 
 mod moves;
 
-use breaker::{Attempt, Breaker, State, Verdict};
+use breaker::{Breaker, CallToken, State, Verdict};
 
 use self::moves::{Avoidance, MoveBudget};
 pub use self::moves::{MoveReason, WaitingRequest};
@@ -17,9 +17,9 @@ pub use crate::affinity::Affinity;
 use crate::affinity::stable_hash;
 use crate::pace::{Pace, PeerMedian};
 
-/// The most that a member's load may exceed the mean by.
+/// The maximum of a member's load, relative to the mean.
 const MAX_LOAD_FACTOR: f64 = 1.25;
-/// For how long a member is doubted that failed at a request together with another.
+/// How long a member is doubted after it failed at a request at which another member failed, too.
 const DOUBT_MS: u64 = 10_000;
 /// How often members are compared with their peers.
 const COMPARE_INTERVAL_MS: u64 = 100;
@@ -29,11 +29,11 @@ const COMPARE_INTERVAL_MS: u64 = 100;
 pub struct Balance {
     members: Vec<MemberState>,
     median: Option<PeerMedian>,
-    /// The last median, however long ago.
+    /// The last median, of any age.
     last_median: Option<PeerMedian>,
     move_budget: MoveBudget,
     compared_at: Option<u64>,
-    /// Both are kept to avoid allocations per request.
+    /// This buffer and the next are kept to avoid allocations per request.
     pace_buffer: Vec<(f64, f64)>,
     ready: Vec<usize>,
 }
@@ -50,11 +50,11 @@ pub struct MemberState {
     completed_at: Option<u64>,
     /// Requests that were moved away since it last responded.
     given_up: usize,
-    /// Consecutive ones.
+    /// Consecutive failures.
     failed_health_checks: u32,
     avoidance: Avoidance,
     saturated_until: u64,
-    /// Until then others are preferred for a second opinion.
+    /// Until then retries prefer other members.
     doubted_until: u64,
     share: f64,
 }
@@ -69,10 +69,10 @@ enum SlotState {
 
 /// A request in flight at a member.
 #[derive(Debug)]
-#[must_use = "a lease that is not released counts as load for ever"]
+#[must_use = "a lease that is not released counts as load forever"]
 pub struct Lease {
     member: usize,
-    attempt: Attempt,
+    attempt: CallToken,
     began: u64,
 }
 
@@ -88,16 +88,16 @@ impl Lease {
     }
 }
 
-/// What a request's end says about the member.
+/// What the end of a request shows about the member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
     verdict: Verdict,
-    /// Whether anything came back.
+    /// Whether there was any response.
     responded: bool,
     tokens: Option<u32>,
     /// In milliseconds.
     saturated_for: u64,
-    /// Whether it was moved away because the member responded to nobody.
+    /// Whether it was moved because the member responded to no request.
     hung: bool,
 }
 
@@ -129,7 +129,7 @@ impl Observation {
         self.verdict
     }
 
-    /// The member said that it has no capacity for that many milliseconds.
+    /// The member reported that it has no capacity for this number of milliseconds.
     pub fn saturated(verdict: Verdict, saturated_for: u64) -> Self {
         Self { saturated_for, ..Self::responded(verdict) }
     }
@@ -172,7 +172,7 @@ impl MemberState {
         self.breaker.is_closed()
     }
 
-    /// Whether a request may be sent to it, if only as a probe, and has a chance.
+    /// Whether a request, perhaps a probe, may be sent to it and can succeed.
     pub fn is_available(&self, now: u64) -> bool {
         self.slot == SlotState::Active && self.breaker.allows(now) && self.breaker.passes_health_checks()
     }
@@ -240,12 +240,12 @@ impl Balance {
         Self { members, ..Self::default() }
     }
 
-    /// By slot. Includes members that have left.
+    /// Indexed by slot. Includes members that have left.
     pub fn members(&self) -> &[MemberState] {
         &self.members
     }
 
-    /// Adds a member, which has to complete a request before it gets many. Returns its slot.
+    /// Adds a member, which must complete a request before it gets more. Returns its slot.
     pub fn add(&mut self, name: &str, passed_health_check: bool) -> usize {
         let mut breaker = Breaker::half_open();
         if passed_health_check {
@@ -270,8 +270,8 @@ impl Balance {
         member.slot = if member.in_flight == 0 { SlotState::Vacant } else { SlotState::Draining };
     }
 
-    /// Chooses a member for a request and counts the request as in flight. `None` if no member may be asked. A retry
-    /// excludes the members that failed.
+    /// Chooses a member for a request and counts the request as in flight. `None` if no member may get it. A retry excludes
+    /// the members that failed.
     pub fn choose(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<Lease> {
         self.compare_if_due(now);
         let slot = self
@@ -281,7 +281,7 @@ impl Balance {
         Some(self.lease(slot, now))
     }
 
-    /// For a retry, a ready member that has not lately failed at a request together with another.
+    /// For a retry, a ready member that is not doubted.
     fn choose_undoubted(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<usize> {
         let is_doubted = |member: &MemberState| now < member.doubted_until;
         if excluded.is_empty() || !self.members.iter().any(is_doubted) {
@@ -330,14 +330,15 @@ impl Balance {
         }
     }
 
-    /// What another member's response to the same request has shown about this one.
+    /// Records what another member's response to the same request has shown about this one.
     pub fn judge(&mut self, member: usize, verdict: Verdict, now: u64) {
         let breaker = &mut self.members[member].breaker;
         let attempt = breaker.begin();
         breaker.end(attempt, verdict, now);
     }
 
-    /// The member has failed at a request at which another one failed, too. Either may be at fault, or the request.
+    /// Records that the member failed at a request at which another one failed, too. The fault may lie with either member or
+    /// with the request.
     pub fn doubt(&mut self, member: usize, now: u64) {
         self.members[member].doubted_until = now + DOUBT_MS;
     }
@@ -368,15 +369,15 @@ impl Balance {
     fn compare(&mut self, now: u64) {
         self.compared_at = Some(now);
         let active = self.members.iter().filter(|member| member.slot == SlotState::Active);
-        self.median = PeerMedian::of(active.map(|member| &member.pace), now, &mut self.pace_buffer);
+        self.median = PeerMedian::from_paces(active.map(|member| &member.pace), now, &mut self.pace_buffer);
         self.last_median = self.median.or(self.last_median);
         for member in &mut self.members {
             member.share = self.median.map_or(1.0, |median| member.pace.share(member.silence(now), median, now));
         }
     }
 
-    /// The ready member with the highest score if its load is bounded, or else the one with the highest score among
-    /// those below the mean. There always is one if any member is ready.
+    /// The ready member with the highest score if its load is below the bound, otherwise the one with the highest score
+    /// among those below the mean. There always is one if any member is ready.
     fn choose_ready(&mut self, affinity: Affinity, excluded: &[usize], now: u64) -> Option<usize> {
         let (mut active, mut in_flight, mut shares) = (0, 1, 0.0);
         self.ready.clear();
@@ -403,7 +404,7 @@ impl Balance {
         home.1.filter(|&slot| self.members[slot].is_below(MAX_LOAD_FACTOR * mean)).or(spill.1)
     }
 
-    /// The member to ask if none is ready.
+    /// The member for a request if none is ready.
     fn choose_last_resort(&self, excluded: &[usize], now: u64) -> Option<usize> {
         let others = self.members.iter().enumerate().filter(|(slot, _)| !excluded.contains(slot));
         let reluctance = |member: &MemberState| {

@@ -1,7 +1,8 @@
-//! One thread's access to the pool: asks a member, and one other if nothing of a completion arrived.
+//! One thread's access to the pool: sends a request to a member, and retries with one other if no part of a completion
+//! arrived.
 //!
-//! A request that waits looks now and then whether it had better wait elsewhere. It is then cancelled where it is, so
-//! that no two members ever work for it, and at most one completes it.
+//! A waiting request checks periodically whether it should be moved to another member. It is then cancelled at its
+//! member, so that no two members ever work for it, and at most one completes it.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -21,10 +22,10 @@ use crate::idle::{Connections, IdleConnections};
 use crate::member::{Attribution, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
-/// How often a waiting request looks whether it had better wait elsewhere. Most are completed before.
+/// How often a waiting request checks whether it should be moved. Most are completed earlier.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Keeps this thread's own connections to every member.
+/// Holds this thread's connections to every member.
 pub struct PoolClient {
     pool: Arc<Pool>,
     /// By the member's name.
@@ -45,7 +46,7 @@ pub enum InferenceError {
     Failed {
         runtime: Arc<str>,
         error: MemberError,
-        /// Set if the members that were asked were merely saturated.
+        /// Set if the failed members only lacked capacity.
         retry_after_seconds: Option<u64>,
     },
     #[error("no runtime is available")]
@@ -87,7 +88,7 @@ impl PoolClient {
         }
     }
 
-    /// The same step by step, for callers that need to know which member is being asked.
+    /// The same in steps, for callers that need to know the member of each attempt.
     pub fn first_attempt<'a>(
         &'a self,
         request: &'a ChatRequest,
@@ -96,7 +97,7 @@ impl PoolClient {
         let call = Call {
             request,
             attribution,
-            affinity: Affinity::of(request),
+            affinity: Affinity::from_request(request),
             deadline: Instant::now() + self.pool.timeout(),
         };
         let lease = LeaseGuard::acquire(&self.pool, &call, &[]).ok_or(InferenceError::NoneAvailable)?;
@@ -118,20 +119,20 @@ impl PoolClient {
     }
 }
 
-/// One member's attempt at a completion. It counts as in flight there for as long as this lives.
+/// An attempt at a completion with one member. Counts as in flight there until it is dropped.
 pub struct Attempt<'a> {
     client: &'a PoolClient,
     call: Call<'a>,
     lease: LeaseGuard<'a>,
     /// The attempt that failed before this one.
     earlier: Option<FailedAttempt>,
-    /// The index of the member that kept the request waiting before.
+    /// The index of the member that the request was moved away from.
     moved_from: Option<usize>,
 }
 
-/// What an attempt without a completion leads to.
+/// The outcome of an attempt without a completion.
 pub enum AttemptError<'a> {
-    /// Nothing of a completion arrived, and there is another member to ask.
+    /// No part of a completion arrived, and there is another member.
     Retry(Attempt<'a>),
     Failed(InferenceError),
 }
@@ -144,7 +145,7 @@ impl<'a> Attempt<'a> {
     /// Dropping the future cancels the attempt.
     pub async fn run(self) -> Result<Completion, AttemptError<'a>> {
         let Self { client, call, mut lease, earlier, moved_from } = self;
-        // Twice the same, if there was nothing before: an array needs no allocation.
+        // Repeats the index if there was no earlier attempt: an array needs no allocation.
         let failed_before = earlier.as_ref().map_or(lease.index, |earlier| earlier.index);
         let excluded = [lease.index, failed_before, moved_from.unwrap_or(lease.index)];
         let idle = client.idle(&lease.member);
@@ -162,11 +163,11 @@ impl<'a> Attempt<'a> {
         };
         let is_undecided = earlier.as_ref().is_some_and(|earlier| earlier.error.is_ambiguous());
         lease.observation = match &result {
-            // It had only the time that another member left.
+            // It had only the rest of the time, after another member.
             Err(MemberError::TimedOut) if moved_from.is_some() || earlier.is_some() => {
                 Observation::no_response(Verdict::Unclear)
             }
-            // Another member's response will tell, or has shown that the request is at fault.
+            // Another member's response will decide, or has shown that the request is at fault.
             Err(error) if error.is_ambiguous() && (is_undecided || earlier.is_none() && error.is_retryable()) => {
                 Observation::responded(Verdict::Unclear)
             }
@@ -188,7 +189,7 @@ impl<'a> Attempt<'a> {
             (Err(error), _) => error,
         };
         let failed = FailedAttempt { index: lease.index, member: lease.member.clone(), error };
-        drop(lease); // the member is released before another one is chosen
+        drop(lease); // releases the member before another one is chosen
         match earlier {
             Some(earlier) => Err(AttemptError::Failed(failed.after(&earlier))),
             None if !failed.error.is_retryable() => Err(AttemptError::Failed(failed.into())),
@@ -197,10 +198,10 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// How the wait for a member ended.
+/// The end of the wait for a member.
 enum Waited<'a> {
     Ended(Result<Completion, MemberError>),
-    /// The request is to be sent to another member.
+    /// The request must be sent to another member.
     Moved(LeaseGuard<'a>, MoveReason),
 }
 
@@ -230,7 +231,7 @@ impl PoolClient {
             if Instant::now() >= call.deadline {
                 return Waited::Ended(Err(MemberError::TimedOut));
             }
-            // Once a response has begun, it is waited for to its end.
+            // Once a response has begun, the request is no longer moved.
             if !begun.load(Ordering::Relaxed)
                 && let Some((next, reason)) = lease.move_elsewhere(call, excluded)
             {
@@ -241,7 +242,7 @@ impl PoolClient {
     }
 }
 
-/// What stays the same for every attempt at one completion.
+/// The data that all attempts at one completion share.
 struct Call<'a> {
     request: &'a ChatRequest,
     attribution: Attribution<'a>,
@@ -257,7 +258,7 @@ struct FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Asks another member. If there is none, this error stands.
+    /// Retries with another member. If there is none, returns this error.
     fn retry<'a>(
         self,
         client: &'a PoolClient,
@@ -266,7 +267,7 @@ impl FailedAttempt {
         moved_from: Option<usize>,
     ) -> AttemptError<'a> {
         let Some(lease) = LeaseGuard::acquire(&client.pool, &call, excluded) else {
-            // A status may be about the request; avoiding the only member for it would fail everyone else's.
+            // The status may be caused by the request. Avoiding the only member because of it would fail all other requests.
             match self.error {
                 MemberError::Refused(_) => client.pool.judge(self.index, &self.member, Verdict::Good),
                 MemberError::NoResponse { .. } => client.pool.judge(self.index, &self.member, Verdict::Bad),
@@ -276,11 +277,11 @@ impl FailedAttempt {
         };
         self.member.counters().retry();
         let (request_id, runtime) = (call.attribution.id, self.member.name());
-        tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; asking another");
+        tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; retrying with another");
         AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self), moved_from })
     }
 
-    /// The error to report after two attempts. Waiting helps only if both members lacked nothing but capacity.
+    /// The error to report after two attempts. It has a `Retry-After` only if both members merely lacked capacity.
     fn after(self, earlier: &Self) -> InferenceError {
         let both = self.error.retry_after().zip(earlier.error.retry_after());
         let soonest = both.map(|(one, other)| one.min(other));
@@ -311,7 +312,7 @@ impl From<FailedAttempt> for InferenceError {
     }
 }
 
-/// A lease that is released when it is dropped, so that a cancelled request is no longer counted as in flight.
+/// Releases its lease when it is dropped, so that a cancelled request no longer counts as in flight.
 struct LeaseGuard<'a> {
     pool: &'a Pool,
     member: Arc<Member>,
@@ -331,7 +332,7 @@ impl<'a> LeaseGuard<'a> {
         Self { pool, member, index: lease.member(), lease: Some(lease), observation }
     }
 
-    /// A lease on another member, if this one keeps the request waiting for too long.
+    /// A lease on another member, if the request has waited too long for this one.
     fn move_elsewhere(&self, call: &Call<'_>, excluded: &[usize]) -> Option<(Self, MoveReason)> {
         let max_tokens = u32::from(call.request.max_tokens().get());
         let request = WaitingRequest { lease: self.lease.as_ref()?, affinity: call.affinity, max_tokens, excluded };

@@ -1,8 +1,8 @@
 //! One connection to a runtime. The request that uses it drives it in its own task: there is no switch between tasks, and
 //! dropping the future closes the socket, so that the runtime stops.
 //!
-//! It carries one request at a time. It is used again only if its last response ended beyond doubt: otherwise the rest of
-//! that would reach the next caller.
+//! It carries one request at a time. It is reused only if the end of its last response is certain: otherwise the rest of
+//! that response could reach the next caller.
 
 use std::error::Error;
 use std::future::poll_fn;
@@ -28,10 +28,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::url::{RuntimeUrl, Target};
 
-/// Limits of a response: its head, and its body, far above 512 tokens of anything.
+/// Limits of a response's head and body. The body is far larger than any text of 512 tokens.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// For reading what has already arrived.
+/// The timeout for reading data that has already arrived.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(crate) struct Connection {
@@ -52,35 +52,35 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reuse {
     No,
-    /// After a while without anything more: its responses do not say which request they are for.
+    /// After a while without further data, because its responses do not carry the ids of their requests.
     WhenSettled,
     /// Its responses carry the ids of their requests.
     Now,
 }
 
-/// What has happened on an idle connection.
+/// The state of an idle connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdleState {
     Quiet,
     Closed,
-    /// Something arrived that no request had asked for.
+    /// Data arrived without a request.
     Spoke,
 }
 
-/// The id is empty if there is none.
+/// The id is empty for requests without one.
 pub(crate) struct RuntimeRequest {
     pub(crate) request: Request<Full<Bytes>>,
     pub(crate) id: Bytes,
 }
 
-/// A complete response, whatever its status.
+/// A complete response with any status.
 pub(crate) struct RuntimeResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// Whether it carries the id of its request.
     pub(crate) has_id: bool,
-    /// Whether more has arrived than the response.
+    /// Whether more data has arrived than the response.
     pub(crate) has_surplus: bool,
 }
 
@@ -92,13 +92,13 @@ pub(crate) enum ExchangeError {
     BeforeResponse(#[source] hyper::Error),
     #[error("the response is not complete: {0}")]
     WithinResponse(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection's responses carry ids, and this one has another.
+    /// The connection's responses carry ids, and this one has a different id.
     #[error("the response is for another request")]
     Foreign,
 }
 
 impl Connection {
-    /// Connects to the given address of the host, or to any.
+    /// Connects to the given address of the host, or to any of its addresses.
     pub(crate) async fn open(url: &RuntimeUrl, address: Option<IpAddr>) -> Result<Self, io::Error> {
         let (socket, stream): (OwnedFd, Box<dyn Stream>) = match &url.target {
             Target::Unix(path, peer) => {
@@ -126,12 +126,12 @@ impl Connection {
         Ok(Self { requests, driver: Ok(Box::pin(driver)), socket, reuse: Reuse::No })
     }
 
-    /// Asks the socket itself, because tokio may not know yet of what has arrived.
+    /// Peeks at the socket, because tokio may not yet have seen arrived data.
     pub(crate) async fn idle_state(&mut self) -> IdleState {
         match rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::WOULDBLOCK) => IdleState::Quiet,
             Err(_) | Ok((_, 0)) => IdleState::Closed,
-            // Behind TLS it may be no more than the notice of the end.
+            // With TLS it may be only the close notification.
             Ok(_) => match tokio::time::timeout(READ_TIMEOUT, poll_fn(|context| self.poll_driver(context))).await {
                 Ok(Ended::BySurplus) => IdleState::Spoke,
                 Ok(Ended::Closed) | Err(_) => IdleState::Closed,
@@ -139,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// Sends a whole request, and receives its response. `begun` is set once the head of the final response is there.
+    /// Sends a whole request, and receives its response. `begun` is set once the head of the final response has arrived.
     pub(crate) async fn exchange(
         &mut self,
         request: RuntimeRequest,
@@ -160,7 +160,7 @@ impl Connection {
         };
         let mut response = pin!(response);
         let (head, body) = poll_fn(|context| {
-            // The body is read once the head was taken.
+            // The second time reads the body, once the head has been taken.
             for _ in 0..2 {
                 let _ = self.poll_driver(context);
                 if let Poll::Ready(response) = response.as_mut().poll(context) {
@@ -199,7 +199,7 @@ impl Connection {
             Err(ended) => return Poll::Ready(*ended),
         };
         let ended = ready!(driver.as_mut().poll(context));
-        // An error of the socket or of TLS has a source; something unexpected has none.
+        // An error of the socket or of TLS has a source; the error for unexpected data has none.
         let is_surplus = ended.is_err_and(|error| error.source().is_none() && !error.is_incomplete_message());
         let ended = if is_surplus { Ended::BySurplus } else { Ended::Closed };
         self.driver = Err(ended);
@@ -211,11 +211,11 @@ impl Connection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Closed,
-    /// Something arrived that no request had asked for.
+    /// Data arrived without a request.
     BySurplus,
 }
 
-/// Whether another request may follow: this is a 200 with one length, or with chunks and no trailers.
+/// Whether another request may follow: only after a 200 with one length, or with chunks and no trailers.
 fn keeps_alive(head: &http::response::Parts, body: &Collected<Bytes>) -> bool {
     let count = |name| head.headers.get_all(name).iter().count();
     let is_framed = match (count(header::CONTENT_LENGTH), count(header::TRANSFER_ENCODING)) {
@@ -226,7 +226,7 @@ fn keeps_alive(head: &http::response::Parts, body: &Collected<Bytes>) -> bool {
     is_framed && head.status == StatusCode::OK && head.version == Version::HTTP_11 && body.trailers().is_none()
 }
 
-/// One configuration for all members, made at the first use.
+/// One configuration for all members, created on first use.
 fn tls_connector() -> Result<TlsConnector, io::Error> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -255,7 +255,7 @@ mod tests {
         RuntimeRequest { request, id: Bytes::from_static(b"id-7") }
     }
 
-    /// A connection to a server that does what it is told.
+    /// A connection, and the server's end of it.
     async fn connect() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url: RuntimeUrl = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// What comes of a request to which the server responds with these pieces, and whether it had begun.
+    /// The result of a request to which the server responds with these pieces, and whether a response had begun.
     async fn exchange(
         connection: &mut Connection,
         server: &mut TcpStream,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_until_the_runtime_closes_it() {
+    async fn a_connection_is_reused_until_the_runtime_closes_it() {
         let (mut connection, mut server) = connect().await;
         for (body, reuse) in [("one", Reuse::WhenSettled), ("three", Reuse::WhenSettled), ("id-7", Reuse::Now)] {
             let length = format!("{:x}\r\n", body.len());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_only_after_a_200_that_ended_beyond_doubt() {
+    async fn a_connection_is_reused_only_after_a_200_with_a_certain_end() {
         let chunks = "2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
         let cases = [
             ("1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", true),
@@ -329,16 +329,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_follows_a_response_is_reported() {
+    async fn data_after_a_response_is_reported() {
         let (mut connection, mut server) = connect().await;
         let pieces = ["HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n"];
         let response = exchange(&mut connection, &mut server, &pieces).await.0.unwrap();
         assert!(response.has_surplus && response.body == "x" && connection.reuse() == Reuse::No);
     }
 
-    /// Without a turn of the reactor in between, which would tell tokio.
+    /// Even if the reactor, by which tokio would learn of it, does not run in between.
     #[tokio::test]
-    async fn what_arrives_on_an_idle_connection_is_seen_at_once() {
+    async fn data_on_an_idle_connection_is_seen_immediately() {
         let (mut connection, mut server) = connect().await;
         let response = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
         exchange(&mut connection, &mut server, &[response]).await.0.unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_for_another_request_is_noticed_where_responses_carry_ids() {
+    async fn a_response_for_another_request_is_detected_if_responses_carry_ids() {
         let (mut connection, mut server) = connect().await;
         let response = |id: &str| format!("HTTP/1.1 200 OK\r\nX-Request-Id: {id}\r\nContent-Length: 1\r\n\r\nx");
         exchange(&mut connection, &mut server, &[&response("id-7")]).await.0.unwrap();
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(connection.reuse(), Reuse::No);
     }
 
-    /// A runtime that refuses a long prompt need not read it.
+    /// A runtime that rejects a long prompt need not read it.
     #[tokio::test]
     async fn a_response_counts_even_if_the_request_could_not_be_sent() {
         let (mut connection, mut server) = connect().await;
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_before_or_within_the_response_is_told_apart() {
+    async fn an_end_before_the_response_is_distinguished_from_one_within_it() {
         for (sent, is_before, begins) in [
             ("", true, false),
             ("HTTP/1.1 100 Continue\r\n\r\n", true, false),

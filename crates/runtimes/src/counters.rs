@@ -39,7 +39,7 @@ pub struct FailureCounts {
 }
 
 impl FailureCounts {
-    /// Those that are the member's fault.
+    /// Failures that are the member's fault.
     pub fn total(&self) -> u64 {
         self.refused + self.broken_off + self.status + self.malformed + self.timed_out
     }
@@ -48,7 +48,7 @@ impl FailureCounts {
 impl MemberCounters {
     pub(crate) fn record(&self, result: &Result<Completion, MemberError>) {
         add(match result {
-            // A prompt that is too long is the caller's fault: the member has done its part.
+            // A prompt that is too long is the caller's fault, not the member's.
             Ok(_) | Err(MemberError::PromptTooLong(_)) => &self.completed,
             Err(MemberError::Connect(_)) => &self.refused,
             Err(MemberError::NoResponse { .. } | MemberError::IncompleteResponse(_)) => &self.broken_off,
@@ -60,17 +60,17 @@ impl MemberCounters {
         });
     }
 
-    /// Another member was asked after this one failed.
+    /// Counts a retry with another member after this one failed.
     pub(crate) fn retry(&self) {
         add(&self.retried);
     }
 
-    /// A request that waited here for too long was moved to another member.
+    /// Counts a request that waited too long here and was moved to another member.
     pub(crate) fn moved_away(&self) {
         add(&self.moved);
     }
 
-    /// Something arrived that was no response to the request in hand.
+    /// Counts data that was not a response to the current request.
     pub(crate) fn unexpected_response(&self) {
         add(&self.unexpected);
     }

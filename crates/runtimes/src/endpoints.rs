@@ -1,6 +1,6 @@
-//! From configured URLs to endpoints: a host name with several addresses is several members.
+//! Resolves configured URLs to endpoints: a host name with several addresses is several members.
 //!
-//! Names are resolved periodically. If that fails, the last known addresses stay.
+//! Names are resolved periodically. If that fails, the last known addresses are kept.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::url::RuntimeUrl;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A member's URL and, if its host has several, its address. As text it is the member's name.
+/// A member's URL and, if its host has several addresses, its address. As text it is the member's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) url: RuntimeUrl,
@@ -64,8 +64,8 @@ impl Resolver {
     }
 }
 
-/// The addresses of a name that are separate servers, or none if it is one server. A server may have an address of each
-/// family, so only the larger family counts. Loopback addresses are all one server.
+/// The addresses of a name that are separate servers; none if the name is a single server. A server may have an address
+/// of each family, so only the larger family counts. All loopback addresses are one server.
 fn separate_servers(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let mut addresses: Vec<_> = addresses.iter().copied().filter(|address| !address.is_loopback()).collect();
     addresses.sort_unstable();
@@ -75,7 +75,7 @@ fn separate_servers(addresses: &[IpAddr]) -> Vec<IpAddr> {
     if more.len() > 1 { more } else { Vec::new() }
 }
 
-/// Starts at once, so that several names are resolved concurrently.
+/// Starts immediately, so that several names are resolved concurrently.
 fn resolve(name: &str) -> tokio::task::JoinHandle<Vec<IpAddr>> {
     let name = name.to_owned();
     tokio::spawn(async move {
@@ -130,9 +130,9 @@ mod tests {
 
     #[tokio::test]
     async fn names_that_cannot_be_resolved_keep_their_addresses() {
-        let urls: Vec<RuntimeUrl> = vec!["http://nobody.invalid/v1".parse().unwrap()];
+        let urls: Vec<RuntimeUrl> = vec!["http://unknown.invalid/v1".parse().unwrap()];
         let known: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
-        let mut resolver = Resolver(HashMap::from([("nobody.invalid".into(), known.clone()), ("gone".into(), known)]));
+        let mut resolver = Resolver(HashMap::from([("unknown.invalid".into(), known.clone()), ("gone".into(), known)]));
         resolver.resolve(&urls).await;
         assert_eq!(resolver.endpoints(&urls).len(), 2);
         assert_eq!(resolver.0.len(), 1, "a name that is not configured is forgotten");

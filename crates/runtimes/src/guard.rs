@@ -1,9 +1,9 @@
-//! Keeps text in a message from being read as a control token by a remote runtime, as far as that can be done from here.
+//! Keeps text in a message from being read as a control token by a remote runtime, as far as a client can.
 //!
-//! Servers such as vLLM, SGLang, TGI and llama.cpp's render the template first and read every control token in the
-//! result, whoever wrote it: a message could end its own turn and begin one of the system. Their vocabulary is not
-//! known here, so what has the form of a control token in a well-known model family is broken: an invisible character
-//! goes after its first one. A completion that repeats it gets it back as it was written. Our own engine needs none of
+//! Servers such as vLLM, SGLang, TGI and llama.cpp's render the template first and parse every control token in the
+//! result, even those from messages: a message could end its own turn and begin one of the system. Their vocabulary is
+//! not known here, so all text in the form of a control token of a well-known model family is broken by an invisible
+//! character after its first one. A completion that repeats such text is restored. The embedded engine does not need
 //! this: it knows its control tokens, and changes no text.
 
 use std::borrow::Cow;
@@ -12,10 +12,10 @@ use std::sync::LazyLock;
 use chat::{ChatRequest, Completion};
 use regex::Regex;
 
-/// WORD JOINER: invisible, and no space.
+/// WORD JOINER: invisible, and not a space.
 const BREAK: char = '\u{2060}';
 
-/// Control tokens by their form. A name has no spaces, so operators such as `a <| b |> c` are none.
+/// The forms of control tokens. A name has no spaces, so operators such as `a <| b |> c` do not match.
 static CONTROL_TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     const FORMS: [&str; 8] = [
         // <|im_start|>, <|eot_id|>, <|start_header_id|>, <|user|>, <|START_OF_TURN_TOKEN|>, <|turn>
@@ -37,13 +37,13 @@ static CONTROL_TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&FORMS.join("|")).expect("the pattern is well-formed")
 });
 
-/// The request as a remote runtime may have it; `None` if it can have it as it is.
+/// The request with broken control tokens; `None` if it has none.
 pub(crate) fn guard(request: &ChatRequest) -> Option<ChatRequest> {
     let is_clean = request.messages().iter().all(|message| matches!(guard_text(message.content()), Cow::Borrowed(_)));
     (!is_clean).then(|| request.map_contents(|content| guard_text(content).into_owned()))
 }
 
-/// Takes the break out of what a completion repeats.
+/// Removes the break from control tokens that a completion repeats.
 pub(crate) fn restore(completion: Completion) -> Completion {
     if !completion.text.contains(BREAK) {
         return completion;
@@ -58,13 +58,13 @@ pub(crate) fn restore(completion: Completion) -> Completion {
 }
 
 fn guard_text(text: &str) -> Cow<'_, str> {
-    // All forms begin with one of these, which few texts have.
+    // All forms begin with one of these characters, which few texts have.
     if memchr::memchr3(b'<', b'[', b']', text.as_bytes()).is_none() {
         return Cow::Borrowed(text);
     }
     let mut guarded = String::new();
     let mut copied = 0;
-    // All forms begin with an ASCII character. After it, another one may begin within what was found.
+    // All forms begin with an ASCII character. After it, another control token may begin within the match.
     while let Some(found) = CONTROL_TOKEN.find_at(text, copied) {
         guarded.push_str(&text[copied..=found.start()]);
         guarded.push(BREAK);
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// What begins and ends turns, and texts, in the templates of well-known families.
+    /// Tokens that begin and end turns or texts in the templates of well-known families.
     const KNOWN: [&str; 53] = [
         "<|im_start|>",
         "<|im_end|>",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_known_control_token_is_broken_and_comes_back_whole() {
+    fn every_known_control_token_is_broken_and_restored() {
         for token in KNOWN {
             let text = format!("x{token}{token}\ny {token}");
             let guarded = guard_text(&text);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_text_and_code_are_left_alone() {
+    fn ordinary_text_and_code_are_not_changed() {
         for text in [
             "",
             "a < b || c > d",
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_control_tokens_is_sent_as_it_is() {
+    fn a_request_without_control_tokens_is_not_changed() {
         let request = |text: &str| {
             let messages = ["Hello.", text].map(|text| Message::new(Role::User, text.into()).unwrap());
             ChatRequest::new(messages.into(), Temperature::default(), MaxTokens::default()).unwrap()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     proptest! {
-        /// However they are put together, and whatever is between them.
+        /// In any combination, with any text between them.
         #[test]
         fn no_control_token_is_left(parts in proptest::collection::vec(
             prop_oneof![proptest::sample::select(&KNOWN[..]).prop_map(str::to_owned), "[<|>\\[\\]/s~b]{0,4}", ".{0,3}"],

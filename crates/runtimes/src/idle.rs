@@ -1,4 +1,4 @@
-//! Connections to a member that no request uses now.
+//! Idle connections to a member.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,33 +7,33 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::connection::{Connection, Reuse};
 
-/// How long a connection whose responses carry no ids stays unused, so that a spare response has arrived before the
-/// next request is sent.
+/// How long a connection whose responses carry no ids stays unused, so that a surplus response arrives before the next
+/// request is sent.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
-/// How long connections are kept for a rush that may come again.
+/// How long idle connections are kept for the next burst of requests.
 const MAX_IDLE: Duration = Duration::from_secs(30);
 
-/// Which connections a request may be sent over. It is kept with the idle ones afterwards.
+/// The connections that a request may use. Afterwards its connection is kept with the idle ones.
 #[derive(Clone, Copy)]
 pub(crate) enum Connections<'a> {
     Any(&'a IdleConnections),
-    /// New ones only: a request that has failed elsewhere is sent once more, and not twice.
+    /// Only new ones, so that a request that failed at another member is sent only once more.
     New(&'a IdleConnections),
 }
 
-/// One thread's unused connections to one member, with the time since when they are, from the longest to the latest.
+/// One thread's idle connections to one member, with the time since when they are idle, the longest idle first.
 #[derive(Default)]
 pub(crate) struct IdleConnections(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
     connections: VecDeque<(Instant, Connection)>,
-    /// How many unexpected responses the member had sent when they were put here.
+    /// The number of unexpected responses that the member had sent when these connections were added.
     unexpected: u64,
 }
 
 impl IdleConnections {
-    /// After an unexpected response all are closed.
+    /// After an unexpected response, closes all connections.
     fn lock(&self, unexpected: u64) -> MutexGuard<'_, Idle> {
         let mut idle = self.0.lock();
         if idle.unexpected != unexpected {
@@ -42,7 +42,8 @@ impl IdleConnections {
         idle
     }
 
-    /// The latest, so that those which are too many are not used and end; or else the one that has settled longest.
+    /// Takes the most recently used connection, so that superfluous ones stay idle and expire; if that one has not settled,
+    /// the one that has been idle longest.
     pub(crate) fn take(&self, unexpected: u64) -> Option<Connection> {
         let (mut idle, now) = (self.lock(unexpected), Instant::now());
         let is_ready = |(since, connection): &(Instant, Connection)| {
@@ -56,7 +57,7 @@ impl IdleConnections {
         taken.map(|(_, connection)| connection)
     }
 
-    /// Of a member that has sent unexpected responses, only connections whose responses carry ids are kept.
+    /// If the member has sent unexpected responses, keeps only connections whose responses carry ids.
     pub(crate) fn put(&self, connection: Connection, unexpected: u64) {
         if connection.reuse() == Reuse::Now || connection.reuse() == Reuse::WhenSettled && unexpected == 0 {
             let (mut idle, now) = (self.lock(unexpected), Instant::now());

@@ -1,4 +1,4 @@
-//! A runtime's API key. It is sent in one header and shown nowhere.
+//! A runtime's API key. It is sent in one header and never shown.
 
 use std::str::FromStr;
 
@@ -29,5 +29,5 @@ impl FromStr for RuntimeKey {
 
 /// Does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a key has letters, digits and signs of ASCII only, and no spaces")]
+#[error("a key may have only letters, digits and punctuation of ASCII, and no spaces")]
 pub struct RuntimeKeyError;

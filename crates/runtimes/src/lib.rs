@@ -1,11 +1,11 @@
 //! The pool of inference runtimes: OpenAI-shaped servers reached over HTTP.
 //!
-//! `balance` chooses a member, purely, by `affinity` and `pace` and with a breaker for each. `member` and `connection`
-//! talk to one runtime, `guard` breaks control tokens in messages to it, `endpoints` resolves URLs to members, `pool`
-//! holds the membership and checks health, `client` chooses, asks, retries once and moves requests away from members
-//! that hang. `supervisor` runs the embedded runtime, which is one more member, and `watchdog` says whether that is hung.
-//! Nothing here knows callers, keys of ours or the ledger, and no text of a runtime's own leaves this crate except to
-//! the log.
+//! `balance` chooses a member by `affinity` and `pace`, with a breaker for each; it is pure. `member` and `connection`
+//! communicate with one runtime, and `guard` breaks control tokens in messages to it. `endpoints` resolves URLs to
+//! members. `pool` holds the membership and checks health. `client` sends requests, retries once, and moves requests away
+//! from members that hang. `supervisor` runs the embedded runtime, which is also a member, and `watchdog` decides whether
+//! it is hung. Nothing here knows callers, the service's API keys or the ledger. Error texts of runtimes leave this crate
+//! only to the log.
 
 mod affinity;
 pub mod balance;

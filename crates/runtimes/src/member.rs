@@ -1,4 +1,4 @@
-//! One runtime: requests to it, and what its responses mean.
+//! One runtime: sends requests to it and interprets its responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,25 +22,25 @@ use crate::key::RuntimeKey;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Short, because metrics wait for it. An engine that is too busy is left out.
+/// Short, because metrics wait for it. An engine that is too busy is omitted.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const MOVE_LOG_INTERVAL_MS: u64 = 10_000;
-/// Of our own engine. Not below the base URL's path.
+/// The embedded engine's status. Not below the base URL's path.
 const STATUS_PATH: &str = "/status";
 const REQUEST_ID: HeaderName = HeaderName::from_static(wire::engine::REQUEST_ID_HEADER);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const KEY: HeaderName = HeaderName::from_static(wire::engine::KEY_HEADER);
 const PERSON: HeaderName = HeaderName::from_static(wire::engine::PERSON_HEADER);
-/// What a member's `Retry-After` is clamped to.
+/// A member's `Retry-After` is clamped to this range.
 const RETRY_AFTER_SECONDS: std::ops::RangeInclusive<u64> = 1..=60;
-/// An estimate for completions without usage, only used to compare members.
+/// An estimate for completions without usage, used only to compare members.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// What a runtime is told about a request besides the prompt.
+/// The headers of a request to a runtime.
 #[derive(Debug, Clone, Copy)]
 pub struct Attribution<'a> {
     pub id: RequestId,
-    /// The caller's key, and the id of the person whose key it is: by them our engine's queue is fair.
+    /// The caller's key and its owner, for the engine's fair queue.
     pub key: Option<KeyId>,
     pub person: Option<&'a str>,
     /// Headers with the trace context.
@@ -59,11 +59,11 @@ pub(crate) struct Member {
     counters: Arc<MemberCounters>,
     /// Set when it has left the pool.
     left: AtomicBool,
-    /// When it was last logged that requests are moved away, in the pool's milliseconds; 0 for never.
+    /// When a move of requests was last logged, in the pool's milliseconds; 0 for never.
     move_logged_at: AtomicU64,
 }
 
-/// Why a member produced no completion. Only for the log: callers are not told.
+/// Why a member produced no completion. Only for the log, never for callers.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     #[error("no connection: {0}")]
@@ -72,29 +72,29 @@ pub enum MemberError {
     #[error("{cause}")]
     NoResponse {
         cause: String,
-        /// The same had happened over a connection that was used before. A third member is not put at risk.
+        /// The same had happened before over a reused connection. Then the request is not sent to another member.
         is_second: bool,
     },
-    /// The connection was closed within the response, or this is no response to the request.
+    /// The connection was closed within the response, or the response is for another request.
     #[error("{0}")]
     IncompleteResponse(String),
     #[error("status {0}")]
     Status(StatusCode),
     /// It rejected the request itself (400, 413, 422); the member is healthy.
-    #[error("status {0}: the request was refused")]
+    #[error("status {0}: the request was rejected")]
     Refused(StatusCode),
     #[error("the prompt does not fit the model's context")]
     PromptTooLong(ContextOverflow),
     /// Status 200, but no completion.
     #[error("{0}")]
     Malformed(#[from] wire::runtime::ResponseError),
-    /// Our own engine has no capacity now and has computed nothing.
+    /// The embedded engine has no capacity now and has computed nothing.
     #[error("no capacity")]
     NoCapacity {
         /// In seconds.
         retry_after: u64,
     },
-    /// It has no capacity now, or a rate limit.
+    /// It has no capacity now, or has applied a rate limit.
     #[error("status {status}: saturated")]
     Saturated {
         /// 429, or 503 with `Retry-After`.
@@ -108,7 +108,7 @@ pub enum MemberError {
 }
 
 impl MemberError {
-    /// Whether another member may be asked: nothing of a completion has arrived, and there is time left.
+    /// Whether another member may get the request: no part of a completion has arrived, and there is time left.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             Self::Connect(_)
@@ -125,12 +125,12 @@ impl MemberError {
         }
     }
 
-    /// Whether member or request is at fault is not known before another member was asked.
+    /// Whether only another member's response can show if the member or the request is at fault.
     pub(crate) fn is_ambiguous(&self) -> bool {
         matches!(self, Self::NoResponse { .. } | Self::Status(_) | Self::Refused(_))
     }
 
-    /// In seconds. Set if the member merely lacks capacity.
+    /// In seconds. Set if the member only lacks capacity.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
             Self::NoCapacity { retry_after } | Self::Saturated { retry_after, .. } => Some(*retry_after),
@@ -143,12 +143,12 @@ fn is_about_the_request(status: StatusCode) -> bool {
     matches!(status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
-/// What a result says about the member.
+/// What a result shows about the member.
 pub(crate) fn observation(result: &Result<Completion, MemberError>) -> Observation {
     match result {
         Ok(completion) => match (completion.usage.completion, completion.text.len()) {
             (Some(tokens), _) => Observation::completed(tokens),
-            // An empty completion without usage may hide a long time of thinking, so it says nothing about the pace.
+            // An empty completion without usage may follow long reasoning, so it says nothing about the pace.
             (None, 0) => Observation::responded(Verdict::Good),
             (None, bytes) => Observation::completed(u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)),
         },
@@ -208,7 +208,7 @@ impl Member {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Says at most once per interval that requests are moved away from here.
+    /// Logs at most once per interval that requests are moved away from this member.
     pub(crate) fn log_move(&self, reason: MoveReason, waited_ms: u64, now: u64) {
         let logged_at = self.move_logged_at.load(Ordering::Relaxed);
         if logged_at > 0 && now < logged_at + MOVE_LOG_INTERVAL_MS {
@@ -248,7 +248,7 @@ impl Member {
         let mut request = self.request(Method::POST, &self.completions_path, body.into());
         let headers = request.headers_mut();
         headers.insert(header::CONTENT_TYPE, JSON);
-        // What cannot stand in a header is left out.
+        // Values that are invalid in a header are omitted.
         let person = attribution.person.map(|person| Bytes::copy_from_slice(person.as_bytes()));
         let key = attribution.key.map(|key| Bytes::copy_from_slice(key.as_str().as_bytes()));
         for (name, value) in [(REQUEST_ID, Some(id.clone())), (KEY, key), (PERSON, person)] {
@@ -259,7 +259,7 @@ impl Member {
         RuntimeRequest { request, id }
     }
 
-    /// Checks the member's health, and learns its model. Our own engine passes if it decodes, however slowly.
+    /// Checks the member's health, and learns its model. The embedded engine passes if it decodes, even slowly.
     pub(crate) async fn check(&self, idle: &IdleConnections) -> Result<(), MemberError> {
         if !self.is_engine() {
             return self.check_models(idle).await;
@@ -278,7 +278,7 @@ impl Member {
         let response = self.send(Connections::Any(idle), request, &begun);
         let response = tokio::time::timeout(HEALTH_TIMEOUT, response).await;
         let response = response.unwrap_or(Err(MemberError::TimedOut))?;
-        // Any other response, even an error, shows that the member is up. These three come from a proxy or a starting
+        // Any response but these three, even an error, shows that the member is up. These come from a proxy or a starting
         // server.
         match response.status {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
@@ -294,7 +294,7 @@ impl Member {
         Ok(())
     }
 
-    /// `None` if it is not our own engine, or did not respond.
+    /// `None` if it is not our engine, or did not respond.
     pub(crate) async fn engine_status(&self) -> Option<Status> {
         if !self.is_engine() {
             return None;
@@ -306,7 +306,7 @@ impl Member {
         Status::parse(&response.body).filter(|_| response.status == StatusCode::OK)
     }
 
-    /// Whether it is our own engine. Its health checks decode a token.
+    /// Whether it is our engine, whose health checks decode a token.
     pub(crate) fn is_engine(&self) -> bool {
         self.model.read().as_ref().is_some_and(|model| model.is_ours)
     }
@@ -315,8 +315,8 @@ impl Member {
         self.model.read().clone()
     }
 
-    /// Sends a request over an idle connection, or else over a new one. What arrives over an idle one counts only if it
-    /// is a 200 or carries the request's id. Anything else may be left over from the request before, so this one is
+    /// Sends a request over an idle connection, or over a new one if there is none. A response over an idle one counts only
+    /// if it is a 200 or carries the request's id. Any other response may belong to the previous request, so this one is
     /// sent again over a new connection.
     async fn send(
         &self,
@@ -336,7 +336,7 @@ impl Member {
             }
             begun.store(false, Ordering::Relaxed);
         }
-        // Boxed, because it is large and seldom needed: a request's future should not have room for it.
+        // Boxed, because it is large and seldom needed, and would enlarge every request's future.
         let open = Box::pin(Connection::open(&self.endpoint.url, self.endpoint.address));
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, open).await;
         let connection =
@@ -356,7 +356,7 @@ impl Member {
             match connection.idle_state().await {
                 IdleState::Quiet => return Some(connection),
                 IdleState::Closed => {}
-                IdleState::Spoke => self.record_unexpected("something arrived that no request had asked for"),
+                IdleState::Spoke => self.record_unexpected("data arrived without a request"),
             }
         }
     }
@@ -372,7 +372,7 @@ impl Member {
         let unexpected = self.counters.unexpected();
         let result = connection.exchange(request, begun).await;
         match &result {
-            Ok(response) if response.has_surplus => self.record_unexpected("more than a response has arrived"),
+            Ok(response) if response.has_surplus => self.record_unexpected("more data than a response has arrived"),
             Err(ExchangeError::Foreign) => self.record_unexpected("a response for another request has arrived"),
             Ok(_) if !self.has_left() && unexpected == self.counters.unexpected() => idle.put(connection, unexpected),
             _ => {}
@@ -380,7 +380,7 @@ impl Member {
         result
     }
 
-    /// From now on no connection that was used before is used again, except where responses carry ids.
+    /// From now on connections are not reused, except those whose responses carry ids.
     fn record_unexpected(&self, cause: &str) {
         self.counters.unexpected_response();
         tracing::warn!(runtime = self.name(), cause, "a runtime's idle connections are closed");
@@ -402,9 +402,9 @@ impl Member {
     }
 }
 
-/// A 503 means a lack of capacity only if it says so. Other 503s come from broken servers.
+/// A 503 means a lack of capacity only if its body or a `Retry-After` shows it. Other 503s come from broken servers.
 fn error_for(status: StatusCode, response: &RuntimeResponse) -> MemberError {
-    // A date, which no runtime sends, is 0.
+    // A date counts as 0; no runtime sends one.
     let given =
         response.headers.get(header::RETRY_AFTER).map(|value| value.to_str().ok().and_then(|text| text.parse().ok()));
     let retry_after = given.flatten().unwrap_or(0).clamp(*RETRY_AFTER_SECONDS.start(), *RETRY_AFTER_SECONDS.end());

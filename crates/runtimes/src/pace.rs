@@ -1,4 +1,4 @@
-//! How slow a member is compared with its peers. Pure: time comes in as milliseconds.
+//! The slowness of a member compared with its peers. Pure: time comes in as milliseconds.
 //!
 //! Slowness is the time that a member took divided by the time that the median member would have taken for the same
 //! completions. Both are sums, so that one request weighs little, and both decay, so that the last few seconds count
@@ -10,11 +10,11 @@ const FIXED_COST_TOKENS: f64 = 16.0;
 /// slow.
 const SLACK_MS: f64 = 100.0;
 const HALF_LIFE_MS: f64 = 7_000.0;
-/// Older requests than the last so many are scaled down.
+/// If there are more requests than this, all are scaled down to this number.
 const WINDOW_REQUESTS: f64 = 32.0;
 /// Greater slowness of a request is clamped, because it would decay too slowly.
 const MAX_SLOWNESS: f64 = 8.0;
-/// A prior: requests at the median's pace that are added for every member, so that a few requests say little.
+/// A prior: requests at the median's pace that are added for every member, so that a few requests have little weight.
 const PRIOR_REQUESTS: f64 = 2.0;
 /// A member with fewer (decayed) requests is not part of the median.
 const MIN_REQUESTS_FOR_MEDIAN: f64 = 0.5;
@@ -23,13 +23,13 @@ const MIN_REQUESTS_FOR_MEDIAN: f64 = 0.5;
 const TOLERATED_SLOWNESS: f64 = 1.5;
 /// Even the slowest member gets some requests, to show that it has recovered.
 const MIN_SHARE: f64 = 1.0 / 64.0;
-/// In median requests: a shorter silence does not reduce the share.
+/// A silence that is shorter than this number of median requests does not reduce the share.
 const TOLERATED_SILENCE: f64 = 3.0;
-/// In multiples of the tolerated silence: from then on a member counts as hung.
+/// After this multiple of the tolerated silence, a member counts as hung.
 const HUNG_FACTOR: f64 = 4.0;
-/// How long a request may wait, in multiples of what the median member needs for the most tokens that it may generate.
+/// How long a request may wait, as a multiple of the median member's time for the maximum of its tokens.
 const PATIENCE: f64 = 2.0;
-/// In milliseconds. On a fast fleet, a busy machine delays requests by more than their own time.
+/// In milliseconds. On a fast fleet, a busy machine can delay requests by more than they take.
 const MIN_PATIENCE: f64 = 1_000.0;
 
 /// Decayed sums over a member's requests.
@@ -63,8 +63,7 @@ impl Pace {
         }
     }
 
-    /// A request was given up. How many tokens would have come is unknown, so only the excessive part of its time
-    /// counts.
+    /// Records a request that was given up. Its number of tokens is unknown, so only the excessive part of its time counts.
     pub(crate) fn abandoned(&mut self, took: u64, median: Option<PeerMedian>, now: u64) {
         self.decay(now);
         let too_long = |median: PeerMedian| {
@@ -108,8 +107,8 @@ impl Pace {
 }
 
 impl PeerMedian {
-    /// Of an even number of members, the faster one in the middle. `buffer` saves an allocation.
-    pub(crate) fn of<'a>(
+    /// For an even number of members, the faster of the two in the middle. `buffer` saves an allocation.
+    pub(crate) fn from_paces<'a>(
         paces: impl Iterator<Item = &'a Pace>,
         now: u64,
         buffer: &mut Vec<(f64, f64)>,
@@ -126,13 +125,13 @@ impl PeerMedian {
         Some(Self { time_per_work, time_per_request: median.1 })
     }
 
-    /// The milliseconds after which a request of at most so many tokens should long have been completed.
+    /// The milliseconds after which a request of at most `max_tokens` tokens should long have been completed.
     pub(crate) fn patience(self, max_tokens: u32) -> f64 {
         let longest = (FIXED_COST_TOKENS + f64::from(max_tokens)) * self.time_per_work;
         (PATIENCE * longest).max(self.min_patience())
     }
 
-    /// The same if nothing is known about the request.
+    /// The patience for a request about which nothing is known.
     pub(crate) fn min_patience(self) -> f64 {
         self.tolerated_silence().max(MIN_PATIENCE)
     }
@@ -152,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn median(paces: &[Pace], now: u64) -> PeerMedian {
-        PeerMedian::of(paces.iter(), now, &mut Vec::new()).unwrap()
+        PeerMedian::from_paces(paces.iter(), now, &mut Vec::new()).unwrap()
     }
 
     fn after(requests: usize, tokens: u32, took: u64) -> Pace {
@@ -168,11 +167,11 @@ mod tests {
         assert_eq!(paces[0].share(0, median, 0), 1.0);
         let slow = paces[2].share(0, median, 0);
         assert!((0.05..0.2).contains(&slow), "{slow}");
-        // Once it is quick again, its next requests show it.
+        // Once it is fast again, its next requests show it.
         (0..64).for_each(|at| paces[2].completed(100, 1000, Some(median), at));
         let recovered = paces[2].share(0, median, 64);
         assert!(recovered > 0.5, "{recovered}");
-        // And without any, it is forgotten.
+        // Without requests, slowness is forgotten.
         assert!(after(20, 100, 5000).share(0, median, 60_000) > 0.9);
     }
 
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_request_says_little() {
+    fn one_slow_request_has_little_weight() {
         let paces = [after(20, 100, 1000), after(20, 100, 1000), after(1, 100, 3000)];
         assert!(paces[2].share(0, median(&paces, 0), 0) > 0.7);
     }
@@ -209,8 +208,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any history, shares are between 0 and 1, more slowness or silence never increases a share, and a member
-        /// that responds always gets some.
+        /// For any history, shares are between 0 and 1, more slowness or silence never increases a share, and a member that
+        /// responds always gets a share.
         #[test]
         fn slower_never_gets_more(
             history in proptest::collection::vec((0..600u32, 0..20_000u64, 0..3_000u64), 1..80),

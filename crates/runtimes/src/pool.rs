@@ -1,8 +1,8 @@
 //! The pool: its members, and their health. Requests go through a `PoolClient`.
 //!
-//! Members may join and leave while requests are in flight. A new member is checked before it joins and has to complete
-//! a request before it gets many; a member that leaves finishes its requests. A member's index is its slot in the
-//! balance, which no other member gets while requests are in flight there.
+//! Members may join and leave while requests are in flight. A new member is checked before it joins, and must complete a
+//! request before it gets more. A member that leaves finishes its requests. A member's index is its slot in the balance,
+//! which no other member gets while requests are in flight there.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,13 +33,13 @@ pub struct PoolSettings {
     pub urls: Vec<RuntimeUrl>,
     /// For members that have no key in their URL.
     pub key: Option<RuntimeKey>,
-    /// For a completion, a retry included.
+    /// For a completion, including a retry.
     pub timeout: Duration,
     /// Whether control tokens in messages are broken for runtimes that are not our own engine.
     pub guard: bool,
 }
 
-/// Shared by all threads. Each has a `PoolClient` of its own.
+/// Shared by all threads. Each thread has a separate `PoolClient`.
 pub struct Pool {
     membership: Mutex<Membership>,
     /// Locked while the membership changes.
@@ -57,7 +57,7 @@ pub struct Pool {
 
 struct Membership {
     balance: Balance,
-    /// By slot of the balance. A vacant slot still has its last member.
+    /// Indexed by slot of the balance. A vacant slot still holds its last member.
     members: Vec<Arc<Member>>,
     /// By the member's name.
     counters: HashMap<String, Arc<MemberCounters>>,
@@ -77,7 +77,7 @@ pub enum Availability {
     Available,
     /// The embedded runtime is starting.
     Starting,
-    /// The embedded runtime is suspended or hung. It is restarted if it does not come back.
+    /// The embedded runtime is suspended or hung. It is restarted if it does not recover.
     Unresponsive,
     /// The embedded runtime cannot load its model.
     Unloadable,
@@ -119,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// Whether control tokens in messages to that member have to be broken.
+    /// Whether control tokens in messages to this member must be broken.
     pub(crate) fn guards(&self, member: &Member) -> bool {
         self.guard.load(Ordering::Relaxed) && !member.is_engine()
     }
@@ -128,7 +128,7 @@ impl Pool {
         self.availability.store(availability as u8, Ordering::Relaxed);
     }
 
-    /// All members are known to complete requests.
+    /// Marks all members as known to complete requests.
     pub(crate) fn mark_ready(&self) {
         let mut membership = self.membership();
         (0..membership.members.len()).for_each(|index| membership.balance.mark_healthy(index));
@@ -193,7 +193,7 @@ impl Pool {
         let membership = self.membership();
         let active =
             membership.members.iter().zip(membership.balance.members()).filter(|(_, state)| !state.is_vacant());
-        active.map(|(member, state)| MemberStatus::of(member, state, now)).collect()
+        active.map(|(member, state)| MemberStatus::from_member(member, state, now)).collect()
     }
 
     /// Requests in flight at all members.
@@ -236,7 +236,7 @@ impl Pool {
         Some((lease, member))
     }
 
-    /// A lease on another member, if the request should wait no longer where it is.
+    /// A lease on another member, if the request should no longer wait at its member.
     pub(crate) fn move_elsewhere(&self, request: WaitingRequest<'_>) -> Option<(Lease, Arc<Member>, MoveReason)> {
         let now = self.now();
         let mut membership = self.membership();
@@ -250,7 +250,7 @@ impl Pool {
         self.membership().balance.release(lease, observation, now);
     }
 
-    /// What another member's response has shown about this one.
+    /// Records what another member's response has shown about this one.
     pub(crate) fn judge(&self, index: usize, member: &Arc<Member>, verdict: Verdict) {
         let now = self.now();
         let mut membership = self.membership();
@@ -260,14 +260,14 @@ impl Pool {
         }
     }
 
-    /// These members failed at the same request.
+    /// Records that these members failed at the same request.
     pub(crate) fn doubt(&self, members: [usize; 2]) {
         let now = self.now();
         let mut membership = self.membership();
         members.into_iter().for_each(|index| membership.balance.doubt(index, now));
     }
 
-    /// Makes the members those that are desired.
+    /// Adds and removes members until they are the desired ones.
     async fn reconcile(&self, desired: &mut DesiredMembers) {
         desired.resolver.resolve(&desired.urls).await;
         let desired_endpoints = desired.endpoints();
@@ -333,13 +333,13 @@ impl Pool {
         result
     }
 
-    /// With their indexes.
+    /// Members that have not left, with their indexes.
     pub(crate) fn active_members(&self) -> Vec<(usize, Arc<Member>)> {
         let membership = self.membership();
         membership.members.iter().cloned().enumerate().filter(|(_, member)| !member.has_left()).collect()
     }
 
-    /// The members that may be asked, the least loaded first.
+    /// The members that may get requests, the least loaded first.
     pub(crate) fn available(&self) -> Vec<Arc<Member>> {
         let now = self.now();
         let membership = self.membership();

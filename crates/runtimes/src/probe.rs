@@ -1,4 +1,4 @@
-//! For readiness and metrics: whether a member decodes, and the status of our own engines.
+//! For readiness and metrics: whether a member decodes, and the status of our engines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use crate::idle::{Connections, IdleConnections};
 use crate::member::{Attribution, Member, MemberError};
 use crate::pool::Pool;
 
-/// How long a probe waits for a member before it asks another one as well.
+/// How long a probe waits for a member before it also tries another one.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Pool {
-    /// How long ago a member was last known to decode a token; `None` if never.
+    /// The time since a member was last known to decode a token; `None` if never.
     pub fn last_decoded(&self) -> Option<Duration> {
         let at = self.last_decode.load(Ordering::Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(self.now().saturating_sub(at)))
     }
 
-    /// The status of members that are our own engine, by name. They are asked concurrently.
+    /// The status of members that are our engine, sorted by name. Requested concurrently.
     pub async fn engines(&self) -> Vec<(String, Status)> {
         let requests = self.active_members().into_iter().map(|(_, member)| async move {
             let status = member.engine_status().await?;
@@ -35,9 +35,8 @@ impl Pool {
         statuses
     }
 
-    /// Makes a member decode a token. Does not count as a request, and does not affect balance or breakers. Asks further
-    /// members while one fails or takes its time, until one succeeds; the error is the last one's. A saturated member
-    /// counts as a success.
+    /// Makes a member decode a token. Does not count as a request, and does not affect balance or breakers. Tries further
+    /// members if one fails or is slow, until one succeeds. Returns the last error. A saturated member counts as a success.
     pub async fn probe(&self) -> Result<(), String> {
         let request = Arc::new(minimal_request().map_err(|error| error.to_string())?);
         let mut last_error = "no runtime is available".to_owned();
@@ -69,7 +68,7 @@ impl Pool {
 #[derive(PartialEq, Eq)]
 enum Probed {
     Decoded,
-    /// It says that it is busy.
+    /// It reported that it is busy.
     Saturated,
 }
 

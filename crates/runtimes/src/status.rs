@@ -19,15 +19,15 @@ pub struct MemberStatus {
     pub available: bool,
     pub in_flight: usize,
     pub model: Option<String>,
-    /// What our own engine computes with, if it is not the CPU alone.
+    /// The devices of our engine, if they are not the CPU alone.
     pub device: Option<String>,
     pub completed: u64,
     pub failures: FailureCounts,
-    /// Requests that another member was asked after this one failed.
+    /// Requests that were retried with another member after this one failed.
     pub retried: u64,
-    /// Requests that were moved to another member because this one kept them waiting.
+    /// Requests that were moved to another member because they waited too long here.
     pub moved: u64,
-    /// How often something arrived from it that no request had asked for, or that was for another request.
+    /// The number of unexpected responses: without a request, or for another request.
     pub unexpected: u64,
     /// Per completion.
     pub latency: Option<Duration>,
@@ -35,14 +35,14 @@ pub struct MemberStatus {
     /// From 0 to 1. Less than 1 if the member is slow, 0 if it hangs.
     pub share: f64,
     pub breaker: BreakerState,
-    /// How long it will still be avoided because it said that it has no capacity.
+    /// How long it will still be avoided because it reported a lack of capacity.
     pub saturated_for: Option<Duration>,
     /// It has left the pool and finishes its requests.
     pub draining: bool,
 }
 
 impl MemberStatus {
-    pub(crate) fn of(member: &Member, state: &MemberState, now: u64) -> Self {
+    pub(crate) fn from_member(member: &Member, state: &MemberState, now: u64) -> Self {
         let time = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
         let (model, device) = member.model().map(|model| (model.name, model.device)).unzip();
         Self {

@@ -1,8 +1,8 @@
 //! Supervises the embedded runtime: starts it, checks its health, restarts it when it exits.
 //!
-//! It is a process of its own, so that a crash in native code costs only the requests that it works on. Its standard
-//! input is a pipe that we hold: when our process ends, however that happens, the engine reads end-of-file and exits.
-//! Its log goes where ours goes, or to a pipe. `watchdog` decides whether it is hung.
+//! It is a separate process, so that a crash in native code costs only its requests in flight. Its standard input is a
+//! pipe that this process holds: when this process ends for any reason, the engine reads end-of-file and exits. Its log
+//! goes to this process's standard error, or to a pipe. `watchdog` decides whether it is hung.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::process::{Child, Command};
 
 use crate::pool::{Availability, Pool};
-use crate::watchdog::{Cause, Look, ProcessState, Verdict, Watchdog};
+use crate::watchdog::{Cause, Observation, ProcessState, Verdict, Watchdog};
 
 /// The engine cannot use the model file. Restarting it would not help.
 pub const MODEL_ERROR_EXIT_CODE: u8 = 65;
 
 const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How often the system is asked about the process, which costs the engine nothing.
+/// How often the state of the process is read from the system, at no cost to the engine.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often an engine that is well has to decode a token.
+/// How often a healthy engine must decode a token.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// For a model file that is missing or cannot be used.
 const MODEL_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -30,12 +30,12 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// An engine that ran for this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
-/// After so many crashes before a first answer, one after the other, the model is at fault.
+/// After this number of consecutive crashes before a first answer, the model is at fault.
 const MAX_CRASHES: u32 = 4;
 
 const SIGILL: i32 = 4;
-/// SIGABRT, SIGBUS, SIGFPE and SIGSEGV: what a model can cause. An illegal instruction is the build's fault, and SIGKILL comes
-/// from others, as from the system when memory is short.
+/// SIGABRT, SIGBUS, SIGFPE and SIGSEGV: the signals that a model can cause. An illegal instruction is the build's fault,
+/// and SIGKILL comes from outside, for example from the system when memory is short.
 const CRASHES: [i32; 4] = [6, 7, 8, 11];
 
 #[derive(Debug, Clone)]
@@ -43,25 +43,25 @@ pub struct EngineCommand {
     pub program: PathBuf,
     pub arguments: Vec<std::ffi::OsString>,
     pub model: PathBuf,
-    /// Where it writes what it logs; our own standard error unless given.
+    /// The destination of its log; this process's standard error unless given.
     pub stderr: Option<Arc<std::io::PipeWriter>>,
 }
 
-/// Keeps the engine running, which is the pool's only member. Never returns; dropping the future kills the engine.
+/// Keeps the engine, the pool's only member, running. Never returns; dropping the future kills the engine.
 pub fn supervise(command: EngineCommand, pool: Arc<Pool>) -> impl Future<Output = ()> + Send + 'static {
-    pool.set_availability(Availability::Starting); // before the first poll, too
+    pool.set_availability(Availability::Starting); // even before the first poll
     keep_running(command, pool)
 }
 
 async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
     let (mut backoff, mut crashes) = (INITIAL_BACKOFF, 0);
     loop {
-        if FileVersion::of(&command.model).is_none() {
+        if FileVersion::from_file(&command.model).is_none() {
             pool.set_availability(Availability::Unconfigured);
             wait_for_change(&command.model, None).await;
         }
         pool.set_availability(Availability::Starting);
-        let version = FileVersion::of(&command.model);
+        let version = FileVersion::from_file(&command.model);
         let began = Instant::now();
         let mut has_answered = false;
         let exit = run_once(&command, &pool, &mut has_answered).await;
@@ -115,7 +115,7 @@ async fn run_once(command: &EngineCommand, pool: &Arc<Pool>, has_answered: &mut 
     watch(&mut engine, pid, pool).await
 }
 
-/// Waits until the engine exits; kills one that is hung. While it does not respond, requests are refused.
+/// Waits until the engine exits, and kills it if it is hung. While it does not respond, requests are refused.
 async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Result<ExitStatus> {
     let mut watchdog = Watchdog::default();
     let mut passed_at = Some(Instant::now());
@@ -127,14 +127,14 @@ async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Resul
         let process = ProcessState::read(pid);
         let is_due = passed_at.is_none_or(|at| at.elapsed() >= HEALTH_CHECK_INTERVAL);
         let decodes = match process {
-            Some(ProcessState { suspended: true, .. }) => None, // it would only cost time
+            Some(ProcessState { suspended: true, .. }) => None, // a check could only time out
             _ if is_due => Some(pool.check().await.iter().all(|(_, result)| result.is_ok())),
             _ => None,
         };
         if let Some(decodes) = decodes {
             passed_at = decodes.then(Instant::now);
         }
-        match watchdog.look(Look { process, decodes }) {
+        match watchdog.observe(Observation { process, decodes }) {
             Verdict::Unclear => {}
             Verdict::Responsive if pool.availability() == Availability::Unresponsive => {
                 pool.mark_ready();
@@ -164,12 +164,13 @@ async fn kill(engine: &mut Child, cause: Cause) -> std::io::Result<ExitStatus> {
     engine.wait().await
 }
 
-/// For a start, which may take as long as it likes as long as it is not suspended.
+/// For a start, which may take any time unless the process is suspended.
 async fn wait_until_suspended(pid: u32) -> Cause {
     let mut watchdog = Watchdog::default();
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
-        if let Verdict::Hung(cause) = watchdog.look(Look { process: ProcessState::read(pid), decodes: None }) {
+        if let Verdict::Hung(cause) = watchdog.observe(Observation { process: ProcessState::read(pid), decodes: None })
+        {
             return cause;
         }
     }
@@ -181,7 +182,7 @@ async fn wait_until_healthy(pool: &Arc<Pool>) {
     }
 }
 
-/// Explains the exit, as far as the signal tells.
+/// The reason of an exit, as far as the signal shows it.
 fn reason(status: ExitStatus) -> &'static str {
     match status.signal() {
         Some(SIGILL) => "an illegal instruction: the program was built for another CPU",
@@ -198,14 +199,14 @@ struct FileVersion {
 }
 
 impl FileVersion {
-    fn of(file: &Path) -> Option<Self> {
+    fn from_file(file: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
         Some(Self { bytes: metadata.len(), modified: metadata.modified().ok()? })
     }
 }
 
 async fn wait_for_change(file: &Path, from: Option<FileVersion>) {
-    while FileVersion::of(file).is_none_or(|version| Some(version) == from) {
+    while FileVersion::from_file(file).is_none_or(|version| Some(version) == from) {
         tokio::time::sleep(MODEL_POLL_INTERVAL).await;
     }
 }

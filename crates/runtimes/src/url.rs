@@ -13,8 +13,8 @@ use url::{Host, Url};
 use crate::key::RuntimeKey;
 
 /// The base URL of an OpenAI-shaped runtime, such as `http://10.0.0.5:8000/v1`. A URL without a path means `/v1`; so
-/// does the socket of a runtime on this machine, `unix:/path/to/socket`. A key for it may stand before the host, as in
-/// `https://:KEY@llm.example/v1`; it is kept apart from all that is shown.
+/// does the socket of a runtime on this machine, `unix:/path/to/socket`. A key may stand before the host, as in
+/// `https://:KEY@llm.example/v1`; it is never part of the displayed text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeUrl {
     text: String,
@@ -24,7 +24,7 @@ pub struct RuntimeUrl {
     key: Option<RuntimeKey>,
 }
 
-/// What to connect to.
+/// The address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Tcp {
@@ -37,7 +37,7 @@ pub(crate) enum Target {
 }
 
 impl RuntimeUrl {
-    /// The socket of an engine that this process has started. No other user's process is asked there.
+    /// The socket of an engine that this process has started. A process of another user is not accepted there.
     pub fn own_engine(socket: &Path) -> Self {
         Self::unix(socket, Peer::ThisUser)
     }
@@ -128,12 +128,10 @@ fn key_in(url: &Url) -> Result<Option<RuntimeKey>, RuntimeUrlError> {
         ("", None) => return Ok(None),
         (key, None | Some("")) | ("", Some(key)) => key,
         _ => {
-            return Err(RuntimeUrlError(
-                "it has a user name and a password; a key stands alone, as in http://:KEY@host",
-            ));
+            return Err(RuntimeUrlError("it has a user name and a password; give only a key, as in http://:KEY@host"));
         }
     };
-    let unusable = RuntimeUrlError("its key has other characters than letters, digits and signs of ASCII");
+    let unusable = RuntimeUrlError("its key has characters other than letters, digits and punctuation of ASCII");
     let key = percent_decode_str(key).decode_utf8().map_err(|_| unusable)?;
     key.parse().map(Some).map_err(|_| unusable)
 }

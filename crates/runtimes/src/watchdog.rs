@@ -1,22 +1,22 @@
-//! Whether the engine is hung, or only slow. Pure: it is told what was seen, look by look.
+//! Distinguishes a hung engine from a slow one. Pure: observations come in, one look at a time.
 //!
-//! An engine that shares its cores can take minutes for what usually takes a second, and a restart would not make it
-//! faster. So what counts is whether anything happens. A process that computes, or that would if it were given a core,
-//! is slow. One that is suspended, or that rests although it owes an answer, is hung. Looks are counted rather than
-//! seconds, because whoever looks may have been suspended, too.
+//! An engine that shares its cores can take minutes for work that usually takes a second, and a restart would not make
+//! it faster. So the criterion is progress. A process that computes, or waits for a core, is slow. A process that is
+//! suspended, or rests although it has to respond, is hung. Looks are counted rather than seconds, because the observing
+//! process may have been suspended, too.
 
-/// What was seen of the engine.
+/// One observation of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// `None` if the system does not say.
+pub(crate) struct Observation {
+    /// `None` if the system does not report it.
     pub(crate) process: Option<ProcessState>,
-    /// Whether it decodes tokens; `None` if it was not asked.
+    /// Whether it decodes tokens; `None` if it was not checked.
     pub(crate) decodes: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessState {
-    /// By SIGSTOP or by a debugger.
+    /// Suspended by SIGSTOP or by a debugger.
     pub(crate) suspended: bool,
     /// Whether a thread computes or waits for a core.
     pub(crate) runnable: bool,
@@ -29,9 +29,9 @@ pub(crate) enum Verdict {
     Responsive,
     /// Not known to be hung.
     Unclear,
-    /// It does not respond now; it may yet.
+    /// It does not respond now, but may recover.
     Unresponsive(Cause),
-    /// It will not respond any more.
+    /// It will not recover.
     Hung(Cause),
 }
 
@@ -46,19 +46,19 @@ impl Cause {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Suspended => "it is suspended (SIGSTOP, or a debugger)",
-            Self::Resting => "it does not decode, and computes nothing",
+            Self::Resting => "it does not decode, and does not compute",
             Self::NotDecoding => "it computes, but has not decoded a token for minutes",
         }
     }
 }
 
-/// A single look may meet a process that is suspended for a moment, as by a profiler.
+/// More than one, because a profiler, for example, suspends a process briefly.
 const SUSPENDED_LOOKS: u32 = 2;
 const MAX_SUSPENDED_LOOKS: u32 = 15;
 /// Each of these includes the timeout of a health check.
 const RESTING_LOOKS: u32 = 3;
 const MAX_RESTING_LOOKS: u32 = 10;
-/// Two minutes at least.
+/// At least two minutes.
 const MAX_LOOKS_WITHOUT_DECODING: u32 = 60;
 
 #[derive(Debug, Default)]
@@ -70,11 +70,11 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(crate) fn look(&mut self, seen: Look) -> Verdict {
+    pub(crate) fn observe(&mut self, seen: Observation) -> Verdict {
         let progress = seen.process.map(|process| process.progress);
         let has_computed = progress != std::mem::replace(&mut self.progress, progress);
         if seen.process.is_some_and(|process| process.suspended) {
-            // What is suspended and resumed again and again, as by a tool that limits its time, computes in between.
+            // A process that is suspended and resumed repeatedly, as by a tool that limits its CPU time, computes between.
             self.suspended = if has_computed { 0 } else { self.suspended + 1 };
             return verdict(self.suspended, SUSPENDED_LOOKS, MAX_SUSPENDED_LOOKS, Cause::Suspended);
         }
@@ -114,8 +114,8 @@ impl ProcessState {
         Self::parse(&stat, threads)
     }
 
-    /// The second field is the program's name in brackets, which may hold anything, so fields are counted from behind
-    /// it. proc(5) counts from 1.
+    /// The second field is the program's name in brackets, which may contain any character, so fields are counted after it.
+    /// proc(5) counts from 1.
     fn parse(stat: &str, threads: impl Iterator<Item = String>) -> Option<Self> {
         let field = |number: usize| fields(stat)?.nth(number - 3);
         let number = |at: usize| field(at)?.parse::<u64>().ok();
@@ -139,18 +139,18 @@ mod tests {
 
     use super::*;
 
-    const SUSPENDED: Look =
-        Look { process: Some(ProcessState { suspended: true, runnable: false, progress: 7 }), decodes: None };
+    const SUSPENDED: Observation =
+        Observation { process: Some(ProcessState { suspended: true, runnable: false, progress: 7 }), decodes: None };
 
-    fn look(runnable: bool, progress: u64, decodes: Option<bool>) -> Look {
-        Look { process: Some(ProcessState { suspended: false, runnable, progress }), decodes }
+    fn observation(runnable: bool, progress: u64, decodes: Option<bool>) -> Observation {
+        Observation { process: Some(ProcessState { suspended: false, runnable, progress }), decodes }
     }
 
     #[test]
-    fn a_suspended_engine_is_noticed_at_the_second_look_and_given_up_after_a_while() {
+    fn a_suspended_engine_is_unresponsive_at_the_second_look_and_hung_after_a_while() {
         let mut watchdog = Watchdog::default();
-        assert_eq!(watchdog.look(look(true, 7, Some(true))), Verdict::Responsive);
-        let verdicts: Vec<_> = (0..MAX_SUSPENDED_LOOKS).map(|_| watchdog.look(SUSPENDED)).collect();
+        assert_eq!(watchdog.observe(observation(true, 7, Some(true))), Verdict::Responsive);
+        let verdicts: Vec<_> = (0..MAX_SUSPENDED_LOOKS).map(|_| watchdog.observe(SUSPENDED)).collect();
         assert_eq!(verdicts[0], Verdict::Unclear);
         let waiting = &verdicts[1..verdicts.len() - 1];
         assert!(waiting.iter().all(|verdict| *verdict == Verdict::Unresponsive(Cause::Suspended)), "{verdicts:?}");
@@ -161,15 +161,16 @@ mod tests {
     fn an_engine_that_is_resumed_in_time_is_kept() {
         let mut watchdog = Watchdog::default();
         for _ in 0..100 {
-            (1..MAX_SUSPENDED_LOOKS).for_each(|_| assert!(!matches!(watchdog.look(SUSPENDED), Verdict::Hung(_))));
-            assert_eq!(watchdog.look(look(false, 8, Some(true))), Verdict::Responsive);
+            (1..MAX_SUSPENDED_LOOKS).for_each(|_| assert!(!matches!(watchdog.observe(SUSPENDED), Verdict::Hung(_))));
+            assert_eq!(watchdog.observe(observation(false, 8, Some(true))), Verdict::Responsive);
         }
     }
 
     #[test]
-    fn an_engine_that_rests_although_it_was_asked_is_hung() {
+    fn an_engine_that_rests_during_a_check_is_hung() {
         let mut watchdog = Watchdog::default();
-        let verdicts: Vec<_> = (0..=MAX_RESTING_LOOKS).map(|_| watchdog.look(look(false, 9, Some(false)))).collect();
+        let verdicts: Vec<_> =
+            (0..=MAX_RESTING_LOOKS).map(|_| watchdog.observe(observation(false, 9, Some(false)))).collect();
         // The first look has nothing to compare with.
         assert_eq!(verdicts[RESTING_LOOKS as usize - 1], Verdict::Unclear);
         assert_eq!(verdicts[RESTING_LOOKS as usize], Verdict::Unresponsive(Cause::Resting));
@@ -177,23 +178,23 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_engine_that_is_not_asked_is_not_hung() {
+    fn an_idle_engine_that_is_not_checked_is_not_hung() {
         let mut watchdog = Watchdog::default();
-        (0..10_000).for_each(|_| assert_eq!(watchdog.look(look(false, 9, None)), Verdict::Unclear));
+        (0..10_000).for_each(|_| assert_eq!(watchdog.observe(observation(false, 9, None)), Verdict::Unclear));
     }
 
     #[test]
-    fn an_engine_that_computes_and_decodes_nothing_is_given_up_at_last() {
+    fn an_engine_that_computes_but_does_not_decode_is_finally_hung() {
         let mut watchdog = Watchdog::default();
-        let mut looks = (0..).map(|progress| watchdog.look(look(true, progress, Some(false))));
+        let mut looks = (0..).map(|progress| watchdog.observe(observation(true, progress, Some(false))));
         let hung = looks.position(|verdict| verdict == Verdict::Hung(Cause::NotDecoding));
         assert_eq!(hung, Some(MAX_LOOKS_WITHOUT_DECODING as usize - 1));
     }
 
     proptest! {
-        /// A loaded engine waits for a core at every look, or computes a little between looks, and decodes now and
-        /// then: it is never called unresponsive, however long its health checks take. Nor is one whose time is limited
-        /// by suspending it again and again.
+        /// A loaded engine waits for a core at every look, or computes a little between looks, and decodes occasionally.
+        /// It is never unresponsive, even if its health checks take long. Nor is an engine whose CPU time is limited by
+        /// repeated suspension.
         #[test]
         fn a_slow_engine_is_never_called_hung(
             looks in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..3u64, any::<bool>()), 1..500),
@@ -203,29 +204,29 @@ mod tests {
                 progress += if runnable && !suspended { computed } else { computed.max(1) };
                 if suspended {
                     let process = Some(ProcessState { suspended, runnable: false, progress });
-                    prop_assert_eq!(watchdog.look(Look { process, decodes: None }), Verdict::Unclear);
+                    prop_assert_eq!(watchdog.observe(Observation { process, decodes: None }), Verdict::Unclear);
                     continue;
                 }
                 since_decoded = if decodes { 0 } else { since_decoded + 1 };
                 let decodes = decodes || since_decoded >= MAX_LOOKS_WITHOUT_DECODING;
-                let verdict = watchdog.look(look(runnable, progress, Some(decodes)));
+                let verdict = watchdog.observe(observation(runnable, progress, Some(decodes)));
                 prop_assert!(matches!(verdict, Verdict::Responsive | Verdict::Unclear), "{verdict:?}");
             }
         }
 
-        /// Whatever came before, an engine that decodes is responsive.
+        /// An engine that decodes is responsive, regardless of earlier looks.
         #[test]
-        fn one_that_decodes_is_responsive(
+        fn an_engine_that_decodes_is_responsive(
             looks in proptest::collection::vec((any::<bool>(), any::<bool>(), 0..3u64, any::<Option<bool>>()), 0..200),
         ) {
             let (mut watchdog, mut progress) = (Watchdog::default(), 0);
             for (suspended, runnable, computed, decodes) in looks {
                 progress += computed;
                 let process = (progress % 7 > 0).then_some(ProcessState { suspended, runnable, progress });
-                watchdog.look(Look { process, decodes });
+                watchdog.observe(Observation { process, decodes });
             }
-            prop_assert_eq!(watchdog.look(look(false, progress, Some(true))), Verdict::Responsive);
-            prop_assert_eq!(watchdog.look(look(false, progress, Some(false))), Verdict::Unclear);
+            prop_assert_eq!(watchdog.observe(observation(false, progress, Some(true))), Verdict::Responsive);
+            prop_assert_eq!(watchdog.observe(observation(false, progress, Some(false))), Verdict::Unclear);
         }
     }
 

@@ -1,9 +1,9 @@
-//! A caller that leaves at any moment of its request: afterwards nothing counts as in flight, no breaker waits for a
-//! probe that has gone, and the next request is served.
+//! A caller may disconnect at any time during its request. Afterwards no request counts as in flight, no breaker waits for
+//! a dropped probe, and the next request is served.
 //!
 //! Every request is polled to its n-th pending and dropped there, for every n, at members that complete, fail, hang,
-//! drip, close or refuse. Without moves, `a_caller_may_leave_while_its_request_is_moved` fails: who does not leave waits
-//! out the whole timeout.
+//! drip, close or refuse. Without moves, `a_caller_may_leave_while_its_request_is_moved` fails: callers that stay then wait
+//! for the whole timeout.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use testbed::{Behaviour, FakeRuntime, unreachable_url};
 use tokio::task::JoinSet;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// More than any request is pending.
+/// More than the number of times that any request is pending.
 const MAX_PENDING: usize = 40;
 
 fn request(number: usize) -> ChatRequest {
@@ -39,8 +39,8 @@ async fn complete(client: &PoolClient, number: usize) -> Result<String, Inferenc
     client.complete(&request(number), attribution).await.map(|completion| completion.text)
 }
 
-/// Polls a request until it was pending so often, or for at most that time, and drops it. Returns whether it ended
-/// before.
+/// Polls a request until it was pending `pending` times, or for at most `patience`, and drops it. Returns whether it
+/// ended before.
 async fn leave_after(client: &PoolClient, number: usize, pending: usize, patience: Duration) -> bool {
     let mut request = pin!(complete(client, number));
     let mut seen = 0;
@@ -55,7 +55,7 @@ async fn leave_after(client: &PoolClient, number: usize, pending: usize, patienc
     tokio::time::timeout(patience, until).await.unwrap_or(false)
 }
 
-fn assert_at_rest(pool: &Pool, what: &str) {
+fn assert_nothing_in_flight(pool: &Pool, what: &str) {
     for member in pool.status() {
         assert_eq!(member.in_flight, 0, "{what}: {}", member.url);
     }
@@ -80,34 +80,34 @@ async fn a_caller_may_leave_at_every_await() {
         let (odd, good) = (FakeRuntime::start(behaviour.clone()), FakeRuntime::start(Behaviour::Echo));
         let pool = pool(&[odd.url(), good.url(), unreachable_url()]);
         for pending in 0..MAX_PENDING {
-            // A client of its own has no idle connections yet.
+            // A new client has no idle connections.
             let client = PoolClient::new(pool.clone());
             let mut ended = true;
             for number in 0..4 {
                 let number = at * 1_000 + pending * 10 + number;
                 ended &= leave_after(&client, number, pending, Duration::from_millis(20)).await;
                 left += 1;
-                assert_at_rest(&pool, &format!("{behaviour:?} after {pending}"));
+                assert_nothing_in_flight(&pool, &format!("{behaviour:?} after {pending}"));
             }
             if ended {
                 break;
             }
         }
-        // Whatever the breakers have seen, requests are served.
+        // Requests are served in any state of the breakers.
         let client = PoolClient::new(pool.clone());
         odd.set_behaviour(Behaviour::Echo);
         for number in 0..20 {
             let result = complete(&client, number).await;
             assert!(result.is_ok(), "{behaviour:?}: {result:?}");
         }
-        assert_at_rest(&pool, &format!("{behaviour:?} at the end"));
+        assert_nothing_in_flight(&pool, &format!("{behaviour:?} at the end"));
     }
-    println!("{left} requests were left");
+    println!("{left} requests were dropped");
 }
 
-/// A probe whose caller leaves does not lock its member out: the breaker lets the next one try.
+/// The breaker allows the next probe.
 #[tokio::test]
-async fn a_probe_whose_caller_leaves_does_not_keep_its_member_out() {
+async fn a_dropped_probe_does_not_exclude_its_member() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let pool = pool(&[runtime.url()]);
     let client = PoolClient::new(pool.clone());
@@ -117,14 +117,14 @@ async fn a_probe_whose_caller_leaves_does_not_keep_its_member_out() {
     runtime.set_behaviour(Behaviour::Hang);
     for pending in 0..10 {
         leave_after(&client, pending, pending, Duration::from_millis(50)).await;
-        assert_at_rest(&pool, "a probe");
+        assert_nothing_in_flight(&pool, "a probe");
     }
     runtime.set_behaviour(Behaviour::Echo);
     assert!(complete(&client, 1).await.is_ok());
 }
 
-/// A request that hangs is moved once the others show that it should have been completed. Its caller may leave before,
-/// in between and after.
+/// A request that hangs is moved once other requests show that it should have been completed. Its caller may disconnect
+/// before, during and after the move.
 #[tokio::test]
 async fn a_caller_may_leave_while_its_request_is_moved() {
     let runtimes = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
@@ -137,12 +137,12 @@ async fn a_caller_may_leave_while_its_request_is_moved() {
     let mut callers = JoinSet::new();
     for number in 0..120 {
         let client = client.clone();
-        // Every look of a waiting request is a pending of its own, so the later ones leave after the move.
+        // Every check of a waiting request is one more pending, so later callers disconnect after the move.
         callers.spawn(async move { leave_after(&client, number, number % 8, TIMEOUT / 2).await });
     }
     let ended = callers.join_all().await.into_iter().filter(|ended| *ended).count();
-    assert_at_rest(&pool, "all have left");
+    assert_nothing_in_flight(&pool, "all callers are done");
     let moved: u64 = pool.status().iter().map(|member| member.moved).sum();
     assert!(moved > 0 && ended > 60, "{moved} were moved, {ended} of 120 ended");
-    assert_eq!(pool.status()[1].moved + pool.status()[2].moved, 0, "nothing is moved away from the others");
+    assert_eq!(pool.status()[1].moved + pool.status()[2].moved, 0, "no request is moved away from the other members");
 }

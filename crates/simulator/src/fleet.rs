@@ -1,5 +1,5 @@
-//! The runtimes. Each computes what its cache does not hold of a prompt, one prompt after the other, and decodes for
-//! all its requests together: the more there are, the slower each token.
+//! The runtimes. Each computes the part of a prompt that is not in its cache, one prompt after another, and decodes for
+//! all its requests together: more requests slow down each token.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -58,7 +58,7 @@ impl Fleet {
         member.health = health;
     }
 
-    /// Starts a request. Returns when it will be done and how many tokens of its prompt were cached.
+    /// Starts a request. Returns the time of its end, and the number of cached tokens of its prompt.
     pub(crate) fn begin(&mut self, member: usize, prompt: &Prompt, now: Time) -> (Time, u32) {
         let member = &mut self.members[member];
         let slowness = if member.health == Health::Slow { SLOW_FACTOR } else { 1.0 };
@@ -75,7 +75,7 @@ impl Fleet {
         self.members[member].cache.insert(prompt);
     }
 
-    /// A request was given up.
+    /// Records that a request was given up.
     pub(crate) fn drop_one(&mut self, member: usize) {
         let running = &mut self.members[member].running;
         *running = running.saturating_sub(1);
@@ -126,7 +126,7 @@ impl Cache {
         self.order.push_back((key, self.clock));
         while self.used > self.capacity {
             let Some((oldest, stamp)) = self.order.pop_front() else { return };
-            // An entry that was used since is in the queue once more, further back.
+            // An entry that was used since then is in the queue again, further back.
             if self.entries.get(&oldest).is_some_and(|(_, last)| *last == stamp)
                 && let Some((tokens, _)) = self.entries.remove(&oldest)
             {

@@ -1,6 +1,6 @@
-//! One replica of the service, reduced to choosing members. It knows only its own requests.
+//! One replica of the service, reduced to the choice of members. It knows only its own requests.
 
-use breaker::{Attempt, Breaker};
+use breaker::{Breaker, CallToken};
 use fastrand::Rng;
 use runtimes::balance::{Affinity, Balance, Lease, MoveReason, Observation, WaitingRequest};
 
@@ -10,7 +10,7 @@ use crate::Time;
 pub enum Policy {
     /// `runtimes::balance`.
     Production,
-    /// The same, but requests wait where they are.
+    /// The same, but waiting requests are not moved.
     ProductionWithoutMoves,
     Random,
     RoundRobin,
@@ -38,10 +38,10 @@ pub(crate) enum Gateway {
 
 pub(crate) enum Ticket {
     Production(Lease),
-    Simple(usize, Attempt),
+    Simple(usize, CallToken),
 }
 
-/// The simple policies have breakers, too, and skip members whose breaker is open.
+/// The simple policies also have breakers, and skip members whose breaker is open.
 pub(crate) struct Simple {
     policy: Policy,
     /// Requests in flight, and the breaker.

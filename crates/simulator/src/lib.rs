@@ -1,4 +1,5 @@
-//! A fleet of runtimes behind several gateways, simulated event by event: the production balance against simple ones.
+//! A discrete-event simulation of a fleet of runtimes behind several gateways: the production balance against simple
+//! ones.
 //!
 //! It reads no clock and no system randomness, so the same seed gives the same results on every machine.
 
@@ -28,9 +29,9 @@ pub const SECOND: Time = 1_000_000;
 /// The equivalent of `runtime.timeout`. Shorter than its default, so that runs are short.
 const TIMEOUT: Time = 30 * SECOND;
 const CHECK_INTERVAL: Time = SECOND;
-/// How often a waiting request looks whether it had better wait elsewhere.
+/// How often a waiting request checks whether it should be moved.
 const LOOK_INTERVAL: Time = SECOND / 2;
-/// The part of a run that is not measured, because caches have to fill first.
+/// The fraction of a run that is not measured, because caches must fill first.
 const WARM_UP_FRACTION: f64 = 0.2;
 
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// What happens to the members.
+/// Events that happen to the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Calm,
@@ -74,7 +75,7 @@ struct Request {
     gateway: usize,
     member: usize,
     ticket: Option<Ticket>,
-    /// Unique. Events of other attempts no longer count.
+    /// Unique. Events of earlier attempts are ignored.
     attempt: u64,
     retried: bool,
     moved: bool,
@@ -236,7 +237,7 @@ impl Simulation {
         self.policy == Policy::Production && self.requests[id].as_ref().is_some_and(|request| !request.moved)
     }
 
-    /// Moves a request if its gateway would.
+    /// Moves a request if its gateway decides to.
     fn look(&mut self, id: usize) {
         let Some(request) = &self.requests[id] else { return };
         let Some(ticket) = &request.ticket else { return };
@@ -303,7 +304,7 @@ impl Simulation {
         }
     }
 
-    /// Changes a member's health; its requests in flight fail or hang with it.
+    /// Changes a member's health. Its requests in flight fail or hang with it.
     fn change(&mut self, member: usize, health: Health) {
         self.fleet.change(member, health, self.now);
         let here = |request: &Request| request.member == member && request.ticket.is_some();
@@ -314,7 +315,7 @@ impl Simulation {
             match health {
                 Health::Dead => self.refused(id),
                 Health::Hung => {
-                    // Invalidates the event that would have finished it.
+                    // Invalidates the event that would have finished the request.
                     self.attempts += 1;
                     request.attempt = self.attempts;
                     let (deadline, attempt) = (request.arrived + TIMEOUT, request.attempt);

@@ -1,5 +1,5 @@
-//! Prints the results of the production balance and of simpler ones as Markdown: `cargo run --release -p simulator`.
-//! `--quick` leaves out the large fleet.
+//! Prints the results of the production balance and of simpler ones as Markdown: `cargo run --profile quick -p simulator`.
+//! `--quick` omits the large fleet.
 
 use simulator::{Condition, Policy, Results, SECOND, Scenario, simulate};
 
@@ -41,7 +41,7 @@ fn main() {
         cache: 120_000,
         seed: 1,
     };
-    // Fewer requests for the slow fleet, so that it carries them.
+    // Fewer requests for the slow fleet, so that it is not overloaded.
     for (condition, words, per_second) in [
         (Condition::Calm, "all is well", 320.0),
         (Condition::OneHangs, "one hangs for half the time", 320.0),

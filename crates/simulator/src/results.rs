@@ -1,4 +1,4 @@
-//! What a run measured.
+//! The measurements of a run.
 
 use crate::Time;
 use crate::fleet::Fleet;
@@ -61,7 +61,7 @@ impl Results {
         self.latencies.len()
     }
 
-    /// The part of all prompt tokens that was found in a cache.
+    /// The fraction of all prompt tokens that was found in a cache.
     pub fn hit_rate(&self) -> f64 {
         self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
     }

@@ -1,18 +1,19 @@
-//! The requests: conversations that grow, under system prompts of which a few are used most of the time.
+//! The requests: growing conversations with system prompts, a few of which are used most of the time.
 
 use fastrand::Rng;
 use runtimes::balance::Affinity;
 
-/// The popularity of system prompts is Zipf-distributed; one of them gets `HOT_FRACTION` of all conversations on top.
+/// The popularity of system prompts is Zipf-distributed. One of them gets an additional `HOT_FRACTION` of all
+/// conversations.
 const SYSTEM_PROMPTS: usize = 3_000;
 const ZIPF_EXPONENT: f64 = 1.05;
 const HOT_FRACTION: f64 = 0.12;
-/// The part of requests that continue a conversation, and the mean time until they do.
+/// The fraction of requests that continue a conversation, and the mean time until they do.
 const CONTINUED_FRACTION: f64 = 0.7;
 const MEAN_THINK_SECONDS: f64 = 12.0;
 const MAX_TURNS: u32 = 10;
 
-/// The limit that every request has.
+/// The token limit of every request.
 pub(crate) const MAX_TOKENS: u32 = 512;
 
 /// A prompt and its completion, in tokens.

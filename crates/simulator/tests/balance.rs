@@ -1,5 +1,5 @@
-//! The balance in a small simulated fleet: fails if a change makes it worse. The results are the same on every machine;
-//! `cargo run --release -p simulator` prints them at full size.
+//! Regression tests of the balance in a small simulated fleet. The results are the same on every machine;
+//! `cargo run --profile quick -p simulator` prints them at full size.
 
 use simulator::{Condition, Policy, Results, SECOND, Scenario, simulate};
 
@@ -36,20 +36,20 @@ fn prefixes_are_found_in_caches_without_higher_latency() {
 }
 
 #[test]
-fn members_that_fail_hurt_little() {
+fn failing_members_have_little_effect() {
     for gateways in [1, 3, 12] {
         let calm = run(&fleet(gateways, Condition::Calm), Policy::Production);
         let storm = run(&fleet(gateways, Condition::Failures), Policy::Production);
         let random = run(&fleet(gateways, Condition::Failures), Policy::Random);
         let figures = [&calm, &storm, &random].map(|figures| (figures.failed, figures.quantile(0.99)));
         assert!(storm.failed < 5 && random.failed > 100, "{gateways}: {figures:?}");
-        // Requests that were moved are late, but completed.
+        // Moved requests are late, but completed.
         assert!(storm.quantile(0.99) < calm.quantile(0.99) * 1.35, "{gateways}: {figures:?}");
         assert!(storm.hit_rate() > calm.hit_rate() - 0.06, "{gateways}: {} {}", storm.hit_rate(), calm.hit_rate());
     }
 }
 
-/// Eight runtimes, of which one hangs for half a minute, though it passes its health checks.
+/// Eight runtimes, one of which hangs for half a minute, although it passes its health checks.
 #[test]
 fn requests_that_wait_at_a_hung_member_are_moved_and_completed() {
     for gateways in [1, 3] {
@@ -74,7 +74,7 @@ fn requests_that_wait_at_a_hung_member_are_moved_and_completed() {
 }
 
 #[test]
-fn in_a_fleet_that_is_slow_as_a_whole_hardly_a_request_is_moved() {
+fn hardly_any_request_is_moved_in_a_fleet_that_is_slow_as_a_whole() {
     for (gateways, per_member) in [(1, 20.0), (3, 20.0), (1, 1.0), (3, 0.2)] {
         let scenario = Scenario {
             members: 8,

@@ -1,7 +1,7 @@
 //! Fills a database for the benchmarks: `fill DATABASE KEYS REQUESTS [BUSY]`.
 //!
-//! Requests go through the ledger itself, spread over the last 30 days and the first 1,000 (or BUSY) keys, so that rows
-//! and roll-ups are what production writes. Keys are inserted in bulk: nobody holds their secrets.
+//! Requests go through the ledger, spread over the last 30 days and the first 1,000 (or BUSY) keys, so that rows and
+//! roll-ups are the same as in production. Keys are inserted in bulk, and their secrets are discarded.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use store::{Database, Entry, Outcome, RecordError, Store, Timings};
 
 const DAYS: u64 = 30;
 const BUSY_KEYS: usize = 1_000;
-/// Consecutive requests with the same key, as is usual.
+/// Consecutive requests with the same key, as in usual traffic.
 const RUN: u64 = 8;
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn insert_keys(database: &str, count: usize) -> Result<Vec<KeyId>, Box<dyn std::
     Ok(ids)
 }
 
-/// A plausible request: one in fifty failed, latencies between a few and some thousand milliseconds.
+/// A plausible request: 1 in 50 fails, and latencies are between 5 milliseconds and 2 seconds.
 fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
     let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let failed = number.is_multiple_of(50);
@@ -98,5 +98,6 @@ fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
             total: inference + Duration::from_micros(400),
         },
         grounding: None,
+        inference: Default::default(),
     }
 }

@@ -1,4 +1,4 @@
-//! Measures how much one database can take: `record URL WRITERS KEYS SECONDS`.
+//! Measures the throughput of a PostgreSQL database: `record URL WRITERS KEYS SECONDS`.
 //!
 //! Each writer has its own ledger, as a replica has, and records rows as fast as possible, with a bounded number in
 //! flight. With 0 writers, keys are looked up instead. Prints rows and look-ups per second as JSON.
@@ -118,5 +118,6 @@ fn entry(key: chat::KeyId) -> Entry {
             total: Duration::from_millis(301),
         },
         grounding: None,
+        inference: Default::default(),
     }
 }

@@ -26,7 +26,7 @@ impl Email {
         &self.0
     }
 
-    /// Without a check, because it was checked before it was stored.
+    /// Not checked again: it was checked before it was stored.
     pub(crate) fn stored(text: String) -> Self {
         Self(text)
     }
@@ -71,7 +71,7 @@ pub struct Account {
 pub struct NewAccount {
     pub email: Email,
     pub name: PersonName,
-    /// The hash as `argon2` writes it.
+    /// The hash in `argon2`'s format.
     pub password: String,
 }
 
@@ -79,18 +79,18 @@ pub struct NewAccount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Enabled,
-    /// Keys keep working unless they are revoked with it.
+    /// Keys keep working unless they are revoked as well.
     Disabled {
         revokes_keys: bool,
     },
 }
 
-/// What a change of role or access did.
+/// The outcome of a change of role or access.
 #[derive(Debug, Clone)]
 pub struct AccountChange {
     pub account: Account,
     pub revoked_keys: u64,
-    /// Open links that were withdrawn with it.
+    /// Open links that were withdrawn.
     pub withdrawn_links: usize,
 }
 
@@ -105,15 +105,15 @@ pub struct Credentials {
 /// Why a change was declined.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    /// Used, expired, revoked or never there.
+    /// Used, expired, withdrawn, or never created.
     #[error("this link has been used, has expired or was withdrawn")]
     LinkGone,
     #[error("there is an account with this e-mail address already")]
     EmailTaken,
-    /// Also if the viewer may not see it.
+    /// There is none, or the viewer may not see it.
     #[error("there is no such account")]
     NoSuchAccount,
-    /// Nobody could undo that.
+    /// No one could undo that.
     #[error("the last administrator cannot be demoted, disabled or deleted")]
     LastAdmin,
     #[error("this is done on your own account page")]
@@ -152,12 +152,12 @@ impl Store {
         self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
-    /// Changes the viewer's own password, and ends all their sessions except one. `false` if the password is no longer
-    /// the one that was verified.
+    /// Changes the viewer's own password, and ends all their sessions except `but`. `false` if the password has changed
+    /// since it was verified.
     pub async fn set_password(
         &self,
         viewer: &Viewer,
-        but: SessionId,
+        except: SessionId,
         verified: &str,
         password: &str,
     ) -> Result<bool, StoreError> {
@@ -168,7 +168,7 @@ impl Store {
                 return Ok(false);
             }
             let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
-            transaction.execute(end, params![&account, &but]).await?;
+            transaction.execute(end, params![&account, &except]).await?;
             forget_challenges(transaction, account).await?;
             transaction.audit(viewer, AuditAction::ChangedPassword, &viewer.subject()).await?;
             Ok(true)
@@ -193,7 +193,7 @@ impl Store {
         self.connection().await?.query(&list, &[], account).await
     }
 
-    /// Ends the person's sessions. Whoever is no administrator any more loses the links that they made.
+    /// Ends the person's sessions. A person who is no longer an administrator loses the links that they created.
     pub async fn set_role(&self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
         self.change(admin.0, async |transaction| {
             require_another(admin.0, of)?;
@@ -215,8 +215,7 @@ impl Store {
         .await
     }
 
-    /// Disabling an account ends its sessions and withdraws its links: those that it made, and those that reset its
-    /// password.
+    /// Disabling an account ends its sessions and withdraws the links that it created and those that reset its password.
     pub async fn set_access(
         &self,
         admin: Admin<'_>,
@@ -294,7 +293,7 @@ pub(crate) async fn insert_account(
     Ok(id)
 }
 
-/// Declines a change that leaves nobody who could undo it.
+/// Declines a change that leaves no administrator, because no one could undo it.
 pub(crate) async fn require_an_admin(transaction: &mut Transaction<'_>) -> Result<(), AccountError> {
     let any = "SELECT count(*) > 0 FROM accounts WHERE role = 'admin' AND disabled_at IS NULL";
     if transaction.query_value(any, &[]).await? { Ok(()) } else { Err(AccountError::LastAdmin) }

@@ -1,5 +1,5 @@
-//! The audit log: a line for every change, written in the change's own transaction. A line is data (`audit_action`);
-//! what people read is made of it by `format`.
+//! The audit log: a line for every change, written in the change's own transaction. A line is data (`audit_action`), and
+//! `format` turns it into a sentence.
 
 use chat::Timestamp;
 
@@ -10,7 +10,7 @@ use crate::sql::{Row, Transaction, Value, params};
 use crate::viewer::{Admin, Viewer};
 use crate::{Backend, Store, StoreError};
 
-/// Lines that one search looks at: some tens of milliseconds.
+/// Lines that one search scans, in some tens of milliseconds.
 const MAX_SCANNED: u64 = 100_000;
 
 #[derive(Debug, Clone)]
@@ -29,8 +29,8 @@ pub struct AuditRecord {
     pub details: String,
 }
 
-/// Which lines of the audit log. Texts match any part of theirs, in upper or lower case; an empty one matches all. An
-/// action is found by its name, with spaces or hyphens, and by its details; a subject by its name and its id.
+/// A search of the audit log. A text matches any part of a column, ignoring case; an empty one matches all. `action`
+/// matches an action's name, with spaces or hyphens, and its details; `subject` matches a subject's name and id.
 #[derive(Debug, Clone, Default)]
 pub struct AuditQuery {
     pub since: Timestamp,
@@ -48,25 +48,25 @@ pub struct AuditQuery {
 #[derive(Debug, Clone)]
 pub struct AuditPage {
     pub records: Vec<AuditRecord>,
-    /// Where a search stopped that would have taken long: older lines were not looked at.
+    /// Where a long search stopped: older lines were not scanned.
     pub searched_to: Option<u64>,
 }
 
-/// Where a password was typed.
+/// The step at which a sign-in or confirmation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PasswordTry {
     SignIn,
-    /// A code, after the right password.
+    /// A wrong code after the right password.
     SecondFactor,
-    /// By somebody who is signed in, to confirm a change of password or second factors.
+    /// By a person who is signed in, to confirm a change of password or second factors.
     Confirmation,
     /// A passkey was used instead.
     Passkey,
-    /// The identity provider vouched for the person.
+    /// The identity provider had authenticated the person.
     Provider(ProviderRefusal),
 }
 
-/// Why a person for whom the identity provider vouched was refused.
+/// Why a person whom the identity provider had authenticated was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderRefusal {
@@ -83,7 +83,7 @@ pub enum ProviderRefusal {
 #[derive(Debug, Clone)]
 pub struct WrongPasswords {
     pub at: PasswordTry,
-    /// `None` if there is no such account that could sign in. Never what was typed.
+    /// `None` if there is no such account that could sign in. Never the address that was typed.
     pub account: Option<Email>,
     pub several_accounts: bool,
     pub count: u64,
@@ -91,7 +91,7 @@ pub struct WrongPasswords {
 }
 
 impl Store {
-    /// The caller limits how many such lines there are.
+    /// The caller limits the number of such lines.
     pub async fn record_wrong_passwords(&self, wrong: &WrongPasswords) -> Result<(), StoreError> {
         let (count, account) = (wrong.count, wrong.account.as_ref().map(Email::as_str));
         let subject = match account {
@@ -112,7 +112,7 @@ impl Store {
         .await
     }
 
-    /// Newest first. A search that looks at many lines stops, so that others get their turn.
+    /// Newest first. A search stops after many lines, so that other searches can run.
     pub async fn audit(&self, _admin: Admin<'_>, query: &AuditQuery) -> Result<AuditPage, StoreError> {
         let newest: u64 =
             self.connection().await?.query_value("SELECT coalesce(max(number), 0) FROM audit", &[]).await?;
@@ -158,7 +158,7 @@ fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
     })
 }
 
-/// What a query compares.
+/// The parameters of `SEARCH`.
 struct SearchTexts {
     since: Timestamp,
     until: Timestamp,
@@ -203,7 +203,7 @@ impl Transaction<'_> {
         self.audit_as(viewer.name(), viewer.address(), action, subject).await
     }
 
-    /// The same, for a person who is not signed in yet, or for the identity provider.
+    /// The same for a person who is not yet signed in, or for the identity provider.
     pub(crate) async fn audit_as(
         &mut self,
         who: &str,

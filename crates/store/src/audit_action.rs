@@ -1,5 +1,5 @@
-//! What the audit log records: an action with its details, and the subject of it. Both are data; `format` makes the
-//! sentence. A new action is a variant here and an arm there. Names are stored, so they stay as they are.
+//! Entries of the audit log: an action with its details, and its subject. Both are data; `format` turns them into a
+//! sentence. A new action is a variant here and an arm in `format`. Names are stored, so they must not change.
 
 use chat::{KeyId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub enum AuditAction {
     },
     RevokedKey,
     RotatedKey {
-        /// How long the old secret works.
+        /// How long the old secret still works.
         overlap_seconds: u64,
     },
     EndedOverlap,
@@ -64,7 +64,7 @@ pub enum AuditAction {
     RemovedPrice,
     SignedIn {
         method: SignInMethod,
-        /// Of the identity provider.
+        /// The identity provider's issuer.
         issuer: Option<String>,
     },
     FailedSignIn {
@@ -212,13 +212,13 @@ impl SubjectKind {
     }
 }
 
-/// What an action was done to, by the name that it had then.
+/// The subject of an action, with the name that it had at that time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSubject {
     pub kind: SubjectKind,
     /// Empty if it has none.
     pub id: String,
-    /// Of a person the e-mail address, of a link its note.
+    /// The e-mail address of a person, the note of a link.
     pub name: String,
 }
 
@@ -239,7 +239,7 @@ impl AuditSubject {
         Self::new(SubjectKind::Person, id.as_str(), email)
     }
 
-    /// A person of whom only the name is known.
+    /// A person whose account id is not known.
     pub(crate) fn person_named(name: &str) -> Self {
         Self::new(SubjectKind::Person, "", name)
     }
@@ -274,7 +274,7 @@ impl AuditSubject {
     }
 }
 
-/// A value as its own text.
+/// A value in its text form.
 mod text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_action_is_read_as_it_was_written() {
+    fn actions_round_trip_through_their_columns() {
         let actions = [
             (AuditAction::CreatedKey, "created-key", "{}"),
             (AuditAction::RotatedKey { overlap_seconds: 86_400 }, "rotated-key", r#"{"overlap_seconds":86400}"#),

@@ -1,6 +1,6 @@
-//! What the console remembers between two requests of one person: that a password was right and a second factor is to
-//! follow, or a passkey's challenge. Each belongs to an account, has a secret of which the digest is stored, ends soon,
-//! and is used up. Nothing is stored for visitors who have proven nothing.
+//! Challenges: state of a sign-in between two requests, such as a right password that a second factor must follow, or a
+//! passkey's challenge. Each belongs to an account, has a secret whose digest is stored, expires soon, and is used once.
+//! Nothing is stored for visitors who have not authenticated.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::token::Token;
 use crate::{Store, StoreError};
 
 const LIFETIME: Duration = Duration::from_secs(300);
-/// Wrong codes for one right password.
+/// Codes that may be tried after one right password.
 const MAX_TRIES: u64 = 5;
-/// Wrong codes of an account's app, half of which are forgotten after five minutes: some 2,000 guesses a day.
+/// Wrong codes of an account's app. Their count halves every five minutes, which allows some 2,000 guesses a day.
 const MAX_WRONG_CODES: f64 = 10.0;
-/// Of one account and purpose. Older ones make way.
+/// Challenges of one account and purpose. The oldest are deleted first.
 const MAX_KEPT: u64 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum ChallengePurpose {
     /// The password was right.
     SecondFactor,
     AddPasskey,
-    /// A passkey's challenge at sign-in, stored once it was answered, so that it is answered once.
+    /// A passkey's challenge at sign-in, stored when it is answered, so that it is answered only once.
     Answered,
 }
 
@@ -41,7 +41,7 @@ impl ChallengePurpose {
 #[derive(Debug, Clone)]
 pub struct Challenge {
     pub account: AccountId,
-    /// Whatever its maker wants to remember.
+    /// Data of the caller that created it.
     pub body: String,
 }
 
@@ -51,7 +51,7 @@ pub enum CodeTry {
     Counted,
     /// The challenge has ended, or was tried too often.
     ChallengeGone,
-    /// Of the account's app, for whatever challenge. A recovery code is not guessed.
+    /// Too many wrong codes of the account's app, over all challenges. Recovery codes are too long to guess.
     TooManyWrong,
 }
 
@@ -70,7 +70,7 @@ impl Store {
         .await
     }
 
-    /// Remembers that the password was right; `None` if it is no longer the account's.
+    /// Stores that the password was right; `None` if it has changed since.
     pub async fn begin_second_step(&self, verified: &Credentials, body: &str) -> Result<Option<Token>, StoreError> {
         self.change_without_viewer(async |transaction| {
             let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
@@ -85,7 +85,7 @@ impl Store {
         .await
     }
 
-    /// With which all replicas sign challenges that they do not store.
+    /// The secret with which all replicas sign challenges that they do not store.
     pub async fn sign_in_secret(&self) -> Result<Token, StoreError> {
         let find = "SELECT secret FROM sign_in_secret";
         let read = |row: &Row<'_>| Token::parse(&row.get::<String>(0)?).ok_or(StoreError::Corrupt("secret"));
@@ -108,7 +108,7 @@ impl Store {
         connection.query_optional(find, params![&digest, purpose.as_str(), self.now(), MAX_TRIES], read).await
     }
 
-    /// Counts a code before it is checked, so that a burst of codes is not checked before the first of them is counted.
+    /// Counts a code before it is checked, so that concurrent codes cannot exceed the limit.
     pub async fn count_code(&self, challenge: &Token, is_of_app: bool) -> Result<CodeTry, StoreError> {
         self.change_without_viewer(async |transaction| {
             let count = "UPDATE challenges SET tries = tries + 1
@@ -130,7 +130,7 @@ impl Store {
         .await
     }
 
-    /// Uses it up; `None` if it has ended.
+    /// Deletes the challenge and returns it; `None` if it has ended.
     pub async fn take_challenge(
         &self,
         purpose: ChallengePurpose,
@@ -150,7 +150,7 @@ pub(crate) async fn take_challenge(
     transaction.query_optional(take, params![&digest, purpose.as_str(), now], read).await
 }
 
-/// `false` if there is one with that digest already.
+/// `false` if there is already one with that digest.
 pub(crate) async fn insert_challenge(
     transaction: &mut Transaction<'_>,
     purpose: ChallengePurpose,
@@ -159,16 +159,16 @@ pub(crate) async fn insert_challenge(
     body: &str,
 ) -> Result<bool, StoreError> {
     let (purpose, now) = (purpose.as_str(), transaction.now());
-    let make_way = "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges
+    let delete_oldest = "DELETE FROM challenges WHERE digest IN (SELECT digest FROM challenges
         WHERE account = $1 AND purpose = $2 ORDER BY created_at DESC LIMIT 1000 OFFSET $3)";
-    transaction.execute(make_way, params![&account, purpose, MAX_KEPT - 1]).await?;
+    transaction.execute(delete_oldest, params![&account, purpose, MAX_KEPT - 1]).await?;
     let insert = "INSERT INTO challenges (digest, purpose, account, body, tries, created_at, expires_at)
         VALUES ($1, $2, $3, $4, 0, $5, $6) ON CONFLICT (digest) DO NOTHING";
     let values = params![&digest, purpose, &account, body, now, now + LIFETIME];
     Ok(transaction.execute(insert, values).await? > 0)
 }
 
-/// What wrong codes of an account's app are counted by.
+/// The subject under which wrong codes of an account's app are counted.
 pub(crate) fn codes_of(account: AccountId) -> String {
     format!("codes of {account}")
 }
@@ -177,11 +177,11 @@ fn read(row: &Row<'_>) -> Result<Challenge, StoreError> {
     Ok(Challenge { account: row.get(0)?, body: row.get(1)? })
 }
 
-/// What was begun with a password or factor that is gone does not go on.
+/// Ends sign-ins that were begun with a password or factor that no longer exists.
 pub(crate) async fn forget_challenges(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
     transaction.execute("DELETE FROM challenges WHERE account = $1", params![&account]).await?;
     Ok(())
 }
 
-/// Those that ended before `$1`. Run by the ledger: nothing is deleted on the word of one clock.
+/// Challenges that ended before `$1`. The ledger runs this, with a time that two clocks confirm.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM challenges WHERE expires_at <= $1";

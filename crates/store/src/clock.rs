@@ -1,34 +1,35 @@
-//! The time that a store goes by: this machine's with SQLite, the database server's with PostgreSQL. There all replicas
-//! share one clock, whatever their own say: expiry, request ids and the days of the ledger depend on no replica.
+//! The store's clock: this machine's with SQLite, the database server's with PostgreSQL. Replicas share the server's clock,
+//! so that expiry, request ids and the days of the ledger depend on no replica's clock.
 //!
-//! Either is not believed at once if it is set back by more than a day: a row of a past year would be deleted as old.
+//! A clock that is set back by more than a day is not followed immediately: rows dated in a past year would be deleted as
+//! old.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chat::Timestamp;
 
-/// A difference that a slow network explains is not corrected.
+/// Smaller differences may come from the network, and are not corrected.
 const PRECISION: Duration = Duration::from_millis(100);
 
-/// A clock that is further behind than this has been set back.
+/// A clock that falls further behind than this has been set back.
 const MAX_STEP_BACK_MICROS: u64 = 86_400_000_000;
 
 pub(crate) struct StoreClock {
-    source: Source,
-    /// The ledger's own time, by `RetentionClock`.
+    source: TimeSource,
+    /// The ledger's time, from `RetentionClock`.
     floor: RunningTime,
 }
 
-enum Source {
+enum TimeSource {
     ThisMachine,
     Server(ServerClock),
 }
 
-/// Runs on with a clock that nobody can set, and is corrected now and then by the server's.
+/// Advances with the monotonic clock, and is corrected from time to time by the server's.
 pub(crate) struct ServerClock(RunningTime);
 
-/// A time that runs on by itself from when it was set.
+/// A time that advances with the monotonic clock.
 struct RunningTime {
     started: Instant,
     /// Microseconds since 1970 at `started`.
@@ -37,11 +38,11 @@ struct RunningTime {
 
 impl StoreClock {
     pub(crate) fn this_machine() -> Self {
-        Self { source: Source::ThisMachine, floor: RunningTime::new(Instant::now()) }
+        Self { source: TimeSource::ThisMachine, floor: RunningTime::new(Instant::now()) }
     }
 
     pub(crate) fn server(clock: ServerClock) -> Self {
-        Self { source: Source::Server(clock), floor: RunningTime::new(Instant::now()) }
+        Self { source: TimeSource::Server(clock), floor: RunningTime::new(Instant::now()) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -51,19 +52,18 @@ impl StoreClock {
     /// Microseconds since 1970.
     pub(crate) fn now_micros(&self) -> u64 {
         let now = Instant::now();
-        let (said, floor) = (self.source_micros(now), self.floor.at(now));
-        if said < floor.saturating_sub(MAX_STEP_BACK_MICROS) { floor } else { said }
+        let (source, floor) = (self.source_micros(now), self.floor.at(now));
+        if source < floor.saturating_sub(MAX_STEP_BACK_MICROS) { floor } else { source }
     }
 
-    /// From now on, the clock is not believed if it falls far behind this time; `None` if it is believed whatever it
-    /// says.
+    /// From now on, the clock is not followed if it falls far behind this time; with `None` it is always followed.
     pub(crate) fn set_floor(&self, floor: Option<Timestamp>) {
         self.floor.set(floor.map_or(0, |floor| floor.as_millis().saturating_mul(1000)), Instant::now());
     }
 
-    /// Follows what the server said between two moments, in microseconds since 1970.
+    /// Corrects the clock by the server's time (microseconds since 1970), which was read between `asked` and `answered`.
     pub(crate) fn correct(&self, server: u64, asked: Instant, answered: Instant) {
-        if let Source::Server(clock) = &self.source {
+        if let TimeSource::Server(clock) = &self.source {
             clock.correct(server, asked, answered);
         }
     }
@@ -71,15 +71,15 @@ impl StoreClock {
     /// How far this machine's own clock is ahead, in seconds.
     pub(crate) fn machine_ahead_seconds(&self) -> f64 {
         match &self.source {
-            Source::ThisMachine => 0.0,
-            Source::Server(clock) => (machine_micros() as f64 - clock.0.at(Instant::now()) as f64) / 1e6,
+            TimeSource::ThisMachine => 0.0,
+            TimeSource::Server(clock) => (machine_micros() as f64 - clock.0.at(Instant::now()) as f64) / 1e6,
         }
     }
 
     fn source_micros(&self, now: Instant) -> u64 {
         match &self.source {
-            Source::ThisMachine => machine_micros(),
-            Source::Server(clock) => clock.0.at(now),
+            TimeSource::ThisMachine => machine_micros(),
+            TimeSource::Server(clock) => clock.0.at(now),
         }
     }
 }
@@ -132,12 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_the_server_but_not_the_delays_of_the_network() {
+    fn it_follows_the_server_and_ignores_network_delays() {
         const SECOND: Duration = Duration::from_secs(1);
         let start = Instant::now();
         let clock = ServerClock::new(1_000_000_000, start, start);
         assert_eq!(clock.0.at(start + SECOND), 1_001_000_000);
-        // Two seconds for an answer: anything within them may be right.
+        // The answer took two seconds: the server may have read its clock at any time within them.
         clock.correct(1_001_900_000, start, start + 2 * SECOND);
         assert_eq!(clock.0.at(start + SECOND), 1_001_000_000);
         clock.correct(9_001_000_000, start, start + 2 * SECOND);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_falls_far_behind_is_not_believed_until_it_may_be() {
+    fn a_clock_far_behind_the_floor_is_not_followed() {
         let (clock, now) = (StoreClock::this_machine(), Timestamp::from_micros(machine_micros()));
         let (hour, year) = (Duration::from_secs(3_600), Duration::from_secs(365 * 86_400));
         clock.set_floor(Some(now + hour));

@@ -1,5 +1,5 @@
-//! The number of a commit of the ledger: ordered by time, so that its table grows at its end, and with a random part, so
-//! that replicas rarely choose the same.
+//! Ids of ledger commits: ordered by time, so that the table grows at its end, with a random part, so that replicas rarely
+//! choose the same one.
 
 use chat::RequestId;
 
@@ -9,14 +9,14 @@ const RANDOM_BITS: u32 = 10;
 pub(crate) struct CommitId(i64);
 
 impl CommitId {
-    /// A number for a commit at a time in microseconds since 1970.
+    /// An id for a commit at a time in microseconds since 1970.
     pub(crate) fn new(now_micros: u64) -> Self {
         let id = RequestId::arrived_at(now_micros);
         let random = u16::from_be_bytes([id.to_bytes()[14], id.to_bytes()[15]]) & ((1 << RANDOM_BITS) - 1);
         Self(Self::first_at(id.unix_micros()).0 | i64::from(random))
     }
 
-    /// The smallest number at a time.
+    /// The smallest id at a time.
     pub(crate) fn first_at(micros: u64) -> Self {
         Self((micros << RANDOM_BITS) as i64)
     }

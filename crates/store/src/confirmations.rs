@@ -1,6 +1,6 @@
-//! Confirmations: what could take an account or a key over needs the password or passkey again. A session
-//! remembers when its person was confirmed last, and the change's own transaction requires that this was lately. A stolen
-//! cookie alone is not enough.
+//! Confirmations: a change that could take over an account or a key needs the password or passkey again. A session stores
+//! the time of its last confirmation, and the change's own transaction requires a recent one. A stolen cookie alone is not
+//! enough.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 const CONFIRMED_FOR: Duration = Duration::from_secs(300);
 
 impl Store {
-    /// Notes that the viewer's password was right; `false` if it is no longer the one that was verified.
+    /// Records that the viewer's password was right; `false` if it has changed since it was verified.
     pub async fn confirm_with_password(&self, viewer: &Viewer, verified: &str) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(true) };
         self.change(viewer, async |transaction| {
@@ -29,7 +29,7 @@ impl Store {
         .await
     }
 
-    /// Notes that the viewer's passkey was used; `false` if it is not the viewer's, or was used for this before.
+    /// Records that the viewer's passkey was used; `false` if it is not the viewer's, or this use was recorded before.
     pub async fn confirm_with_passkey(&self, viewer: &Viewer, used: &UsedPasskey) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(true) };
         self.change(viewer, async |transaction| {
@@ -50,7 +50,7 @@ async fn confirm(transaction: &mut Transaction<'_>, viewer: &Viewer) -> Result<(
     Ok(())
 }
 
-/// Declines a change by a person who was not confirmed lately. The operator at the command line needs no confirmation.
+/// Declines a change without a recent confirmation. The operator at the command line needs none.
 pub(crate) async fn require_confirmed(transaction: &mut Transaction<'_>, viewer: &Viewer) -> Result<(), StoreError> {
     let Some((_, session)) = viewer.session() else { return Ok(()) };
     let is_confirmed = "SELECT EXISTS (SELECT 1 FROM sessions WHERE id = $1 AND confirmed_at >= $2)";
@@ -61,7 +61,7 @@ pub(crate) async fn require_confirmed(transaction: &mut Transaction<'_>, viewer:
     }
 }
 
-/// Declines what administrators do to others, and to themselves only on their own account page.
+/// Declines a change that administrators make to others, and to themselves only on their own account page.
 pub(crate) fn require_another(viewer: &Viewer, of: AccountId) -> Result<(), AccountError> {
     if viewer.id() == Some(of) { Err(AccountError::OwnAccount) } else { Ok(()) }
 }

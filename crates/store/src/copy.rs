@@ -1,7 +1,5 @@
 //! Copies a SQLite file into a PostgreSQL database in one transaction, and compares counts and sums of both before it
-//! commits. The file is only read.
-//!
-//! A copy can be repeated as long as nobody has used the earlier one, which is then replaced.
+//! commits. The file is only read. A later copy replaces an earlier one, unless that one has been used.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -12,7 +10,7 @@ use crate::sqlite::Export;
 
 /// Rows that are sent together.
 const BATCH_ROWS: usize = 1_000;
-/// Batches that may be read before they are sent.
+/// Batches that may be read ahead.
 const MAX_BATCHES_AHEAD: usize = 4;
 
 /// A table that was copied and compared.
@@ -20,7 +18,7 @@ const MAX_BATCHES_AHEAD: usize = 4;
 pub struct CopiedTable {
     pub table: &'static str,
     pub rows: u64,
-    /// How many sums over its columns were compared.
+    /// The number of column sums that were compared.
     pub sums: usize,
 }
 
@@ -30,11 +28,11 @@ pub enum CopyError {
     Store(#[from] StoreError),
     #[error("the SQLite database has schema {found}, and {known} is needed: run any other command on it first")]
     Outdated { found: i64, known: i64 },
-    /// The PostgreSQL database holds something that no copy has written.
-    #[error("the PostgreSQL database has been used, and what is in it would be lost: give another, empty one")]
+    /// The PostgreSQL database holds data that no copy has written.
+    #[error("the PostgreSQL database has been used, and its data would be lost: use an empty one")]
     Occupied,
     /// Nothing was changed.
-    #[error("the copy of {table} does not agree with the original: {original} there, {copy} in the copy")]
+    #[error("the copy of {table} differs from the original: {original} in the original, {copy} in the copy")]
     Differs {
         table: &'static str,
         /// Count and sums.
@@ -44,7 +42,7 @@ pub enum CopyError {
     },
 }
 
-/// Copies everything. `progress` gets the table, how many of its rows are copied, and how many it has.
+/// Copies everything. `progress` is called with the table, the number of rows copied, and the number of its rows.
 pub async fn copy(
     from: &Path,
     to: &PostgresSettings,
@@ -61,21 +59,21 @@ pub async fn copy(
         export = import_table(export, &import, table, |done| progress(table.name, done, rows)).await?;
         let copy = import.check(table).await?;
         if copy != original {
-            let told = |sums: &[i64]| sums.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
-            return Err(CopyError::Differs { table: table.name, original: told(&original), copy: told(&copy) });
+            let shown = |sums: &[i64]| sums.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
+            return Err(CopyError::Differs { table: table.name, original: shown(&original), copy: shown(&copy) });
         }
         copied.push(CopiedTable { table: table.name, rows, sums: original.len() - 1 });
     }
     let (original, copy) = (export.report()?, import.report().await?);
     if original != copy {
-        let told = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
-        return Err(CopyError::Differs { table: "rollups", original: told(&original), copy: told(&copy) });
+        let shown = |report: &crate::UsageReport| format!("{} requests", report.totals.requests);
+        return Err(CopyError::Differs { table: "rollups", original: shown(&original), copy: shown(&copy) });
     }
     import.finish(from, SystemTime::now().into()).await?;
     Ok(copied)
 }
 
-/// Reads a table on its own thread, while earlier rows are being sent.
+/// Reads a table on a separate thread, while earlier rows are being sent.
 async fn import_table(
     mut export: Export,
     import: &Import,
@@ -95,7 +93,7 @@ async fn import_table(
         progress(done);
     }
     let (export, read) = reading.join().map_err(|_panic| StoreError::Corrupt("row"))?;
-    read?; // before `finish`, so that half a table is never copied
+    read?; // before `finish`, so that a table is never copied in part
     rows.finish().await?;
     Ok(export)
 }
@@ -110,7 +108,7 @@ pub(crate) struct Table {
 pub(crate) enum ColumnType {
     Text,
     Bytes,
-    /// A request's id.
+    /// A request id.
     Id,
     Flag,
     Small,
@@ -118,7 +116,7 @@ pub(crate) enum ColumnType {
     Number,
     Real,
     Latencies,
-    /// Ids of requests.
+    /// Request ids.
     Ids,
 }
 
@@ -197,7 +195,7 @@ pub(crate) const TABLES: &[Table] = &[
         columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
             ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
             ("inference_us", Number), ("total_us", Number), ("commit_id", Number), ("score", Real), ("scorer", Integer),
-            ("sources", Integer), ("account", Text)],
+            ("sources", Integer), ("account", Text), ("runtime", Text), ("finish_reason", Text)],
     },
     Table {
         name: "unfolded",
@@ -254,7 +252,7 @@ impl Table {
     }
 
     /// Expressions that must have the same value in both databases: the number of rows, and a sum for each column.
-    /// Numbers are summed by their remainders, so that no sum overflows.
+    /// The remainders of numbers are summed, so that no sum overflows.
     pub(crate) fn checks(&self) -> String {
         let sums = self.columns.iter().filter_map(|(name, kind)| match kind {
             ColumnType::Text | ColumnType::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),

@@ -7,7 +7,7 @@ use histogram::{Histogram, Snapshot};
 
 use crate::fold::Backlog;
 
-/// Bucket bounds: rows in a group, microseconds of a commit.
+/// Bucket bounds: rows per group, microseconds per commit.
 const GROUP_ROWS_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024];
 const COMMIT_MICROS_BOUNDS: &[u64] = &[
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 3_000_000, 10_000_000,
@@ -18,17 +18,17 @@ pub struct LedgerStats {
     /// Rows that wait for the writer.
     pub queued: u64,
     pub group_rows: Snapshot,
-    /// Of successful commits.
+    /// Durations of successful commits.
     pub commit_micros: Snapshot,
     pub failed_commits: u64,
-    /// Panics of the writer, after which it went on.
+    /// Panics that the writer has recovered from.
     pub panics: u64,
-    /// Rows that were not written, including those that nobody waited for.
+    /// Rows that were not written, including those that no request waited for.
     pub not_recorded: u64,
-    /// Rows that are not in the sums yet, and how long the oldest of them has waited.
+    /// Rows that are not yet in the sums, and how long the oldest of them has waited.
     pub unfolded_rows: u64,
     pub fold_lag_seconds: f64,
-    /// Commits that cannot be read, and were set aside: their rows are in no sum.
+    /// Commits that could not be read and were set aside: their rows are in no sum.
     pub unreadable_commits: u64,
     /// How far the database's clock is ahead of the time by which old rows are deleted.
     pub clock_disagreement_seconds: i64,

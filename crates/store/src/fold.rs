@@ -1,7 +1,7 @@
-//! Folding: a commit of the ledger appends rows and names them in `unfolded`. Later one transaction adds these rows to the
-//! sums and takes their names off that list, so every row is counted once, whatever dies in between. Until then readers
-//! add the listed rows to the sums themselves, and no figure is ever late. Pure; the databases' sides are `sqlite::fold`
-//! and `postgres::fold`.
+//! Folding: a commit of the ledger appends rows and lists their ids in `unfolded`. Later one transaction adds these rows to
+//! the sums and removes their ids from the list, so that every row is counted once, even after a crash. Until then readers
+//! add the listed rows to the sums themselves, so that figures are never late. Pure; the databases' parts are
+//! `sqlite::fold` and `postgres::fold`.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use chat::RequestId;
 
 use crate::commit_id::CommitId;
 
-/// Without its timings, a commit is folded only after so long: the process that made it is gone, or its clock was wrong.
+/// A commit without timings is folded after this time: the process that made it is gone, or its clock was wrong.
 const TIMINGS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// When a commit became durable. That is known only afterwards, so it is written later, many at once.
+/// When a commit became durable. This is known only afterwards, so it is written later, in batches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommitTime {
     pub(crate) commit: CommitId,
     pub(crate) persisted_at_micros: u64,
 }
 
-/// A commit whose rows are not in the sums yet.
+/// A commit whose rows are not yet in the sums.
 #[derive(Debug)]
 pub(crate) struct UnfoldedCommit {
     pub(crate) id: CommitId,
@@ -28,22 +28,22 @@ pub(crate) struct UnfoldedCommit {
 }
 
 impl UnfoldedCommit {
-    /// Whether it need not wait for its timings any more.
+    /// Whether it has its timings, or need no longer wait for them.
     pub(crate) fn is_ready(&self, now_micros: u64) -> bool {
         self.persisted_at_micros.is_some()
             || self.id.micros().abs_diff(now_micros) > TIMINGS_PATIENCE.as_micros() as u64
     }
 }
 
-/// What is left after folding.
+/// The commits that remain after folding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Backlog {
     pub(crate) rows: u64,
     /// The oldest commit that is not folded.
     pub(crate) oldest: Option<CommitId>,
-    /// Whether some of them could have been folded, and were too many for one transaction.
+    /// Whether some of them could have been folded, but did not fit into the transaction.
     pub(crate) is_ready: bool,
-    /// Commits that cannot be read, and were set aside.
+    /// Commits that could not be read and were set aside.
     pub(crate) unreadable: u64,
 }
 
@@ -59,12 +59,12 @@ impl Backlog {
     }
 }
 
-/// For `check`: how many commits were set aside, if any.
+/// For `check`: the number of commits that were set aside, if any.
 pub(crate) fn describe_unreadable(commits: i64) -> Option<String> {
     (commits > 0).then(|| format!("commits of the ledger that cannot be read: {commits}; their rows are in no sum"))
 }
 
-/// Logs that commits were set aside, so that the others are folded.
+/// Logs commits that were set aside so that the others can be folded.
 pub(crate) fn log_unreadable(commits: &[CommitId]) {
     for commit in commits {
         let commit = commit.number();
@@ -72,7 +72,7 @@ pub(crate) fn log_unreadable(commits: &[CommitId]) {
     }
 }
 
-/// Takes what is ready and fits into one transaction, the oldest first; what it leaves is the backlog.
+/// Takes the commits that are ready and fit into one transaction, the oldest first; the rest is the backlog.
 pub(crate) fn take_ready(
     unfolded: Vec<UnfoldedCommit>,
     now_micros: u64,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_waits_for_its_timings_but_not_for_long_and_not_for_a_wrong_clock() {
+    fn a_commit_waits_for_its_timings_for_a_limited_time_and_not_with_a_wrong_clock() {
         for (age, timed, ready) in [
             (1_000, true, true),
             (1_000, false, false),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fold_takes_what_fits_and_at_least_one_commit() {
+    fn a_fold_takes_the_commits_that_fit_and_at_least_one() {
         let take = |commits, max_rows| {
             let (taken, backlog) = take_ready(commits, NOW, max_rows);
             (taken.iter().map(|commit| commit.requests.len()).collect::<Vec<_>>(), backlog.rows, backlog.is_ready)

@@ -1,23 +1,23 @@
-//! When the ledger's writer folds: not with every commit, and not too late.
+//! When the ledger's writer folds: less often than it commits, but within a second or so.
 
 use std::time::{Duration, Instant};
 
 use crate::fold::{Backlog, CommitTime};
 
-/// Rows are folded once they are so many, and have taken so many flushes that one more hardly counts. New rows wait
+/// Rows are folded once there are at least this many, from so many commits that one more flush adds little. New rows wait
 /// meanwhile.
 const FOLD_ROWS: usize = 256;
 const FOLD_COMMITS: usize = 32;
-/// Or once they are so many, or so long after the first of them.
+/// Rows are also folded once there are this many, or this long after the first of them.
 const MAX_ROWS: usize = 1_024;
 const FOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// Commits whose times are kept until they can be written.
 const MAX_COMMIT_TIMES: usize = 16_384;
 
-/// When to fold, and what is then written beside the sums.
+/// When to fold, and the commit times that are then written beside the sums.
 pub(crate) struct FoldSchedule {
     times: Vec<CommitTime>,
-    /// What was committed since the last time, and when the first of it was.
+    /// Commits and rows since the last fold, and the time of the first.
     commits: usize,
     rows: usize,
     since: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct FoldSchedule {
 }
 
 impl FoldSchedule {
-    /// At the start, what an earlier process has left.
+    /// The first fold is due immediately: an earlier process may have left rows.
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         Self { times: Vec::new(), commits: 0, rows: 0, since: now, due: Some(now), failing: false }
@@ -75,7 +75,7 @@ impl FoldSchedule {
         self.due = (backlog.rows > 0).then(|| Instant::now() + wait);
     }
 
-    /// `true` for the first failure in a row.
+    /// `true` for the first of several failures in a row.
     pub(crate) fn postpone(&mut self) -> bool {
         self.due = Some(Instant::now() + FOLD_INTERVAL);
         !std::mem::replace(&mut self.failing, true)

@@ -1,7 +1,7 @@
 //! Sums by key and person, and the groups that they are shown in. Pure, and the same for both backends.
 //!
-//! Every group is made of the same parts: what one key did while it was one person's. So all groupings have the same
-//! total, and the same cost.
+//! Every group is made of the same parts: the use of one key while it had one owner. So all groupings have the same total
+//! and the same cost.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,11 +12,11 @@ use chat::{KeyId, Timestamp};
 
 use crate::StoreError;
 use crate::id::AccountId;
+use crate::pending::PendingRows;
 use crate::prices::{Cost, Price, PriceList};
 use crate::project::Project;
 use crate::rollup::{Figures, KeySum, Resolution, SumRange};
 use crate::sql::Row;
-use crate::unsummed::Unsummed;
 use crate::usage::{KeyUsage, Period, Person, PersonUsage, ProjectUsage, UsageReport};
 use crate::viewer::Viewer;
 
@@ -28,7 +28,7 @@ pub(crate) struct ReportKey {
     pub(crate) last_used_at: Option<Timestamp>,
     pub(crate) project: Option<Project>,
     pub(crate) owner: Option<AccountId>,
-    /// Whose it was before it was given to somebody else, if it ever was.
+    /// The owner before the key was first given to another person; the same as `owner` if it never was.
     pub(crate) first_owner: Option<AccountId>,
 }
 
@@ -36,7 +36,7 @@ impl ReportKey {
     /// `$1` is an owner and `$2` a key's id, or NULL for all.
     pub(crate) const SELECT: &str = "SELECT id, name, last_used_at, project, owner FROM keys
         WHERE ($1 IS NULL OR owner = $1) AND ($2 IS NULL OR id = $2) ORDER BY id";
-    /// Keys that were given to somebody else, and whose they were first.
+    /// Keys that were given to another person, and their first owners.
     pub(crate) const SELECT_GIVEN: &str = "SELECT key_id, first_owner FROM given_keys";
 
     pub(crate) fn read(row: &Row<'_>) -> Result<Self, StoreError> {
@@ -63,7 +63,7 @@ impl ReportKey {
         Ok((row.get(0)?, parse_person(&row.get::<String>(1)?)?))
     }
 
-    /// Keys come in the order of their ids.
+    /// `keys` are in the order of their ids.
     pub(crate) fn set_first_owners(keys: &mut [Self], given: Vec<(KeyId, Option<AccountId>)>) {
         for (key, first_owner) in given {
             if let Ok(at) = keys.binary_search_by_key(&key, |known| known.id) {
@@ -73,7 +73,7 @@ impl ReportKey {
     }
 }
 
-/// The column holds '' for nobody.
+/// The column holds '' for no person.
 pub(crate) fn parse_person(column: &str) -> Result<Option<AccountId>, StoreError> {
     match column {
         "" => Ok(None),
@@ -89,8 +89,8 @@ impl Person {
     }
 }
 
-/// Sums of keys over some time. Keys and sums come in the order of ids, so each sum finds its key by going on from the
-/// previous one, or from the first one where the next range of time starts.
+/// Sums of keys over some time. Keys and sums come in the order of ids, so that the search for a sum's key continues from
+/// the previous key, and starts over for the next range of time.
 pub(crate) struct SumTable<'a> {
     keys: &'a [ReportKey],
     sums: Vec<KeySum>,
@@ -99,7 +99,7 @@ pub(crate) struct SumTable<'a> {
 }
 
 impl<'a> SumTable<'a> {
-    /// The keys are in the order of their ids.
+    /// `keys` are in the order of their ids.
     pub(crate) fn new(keys: &'a [ReportKey]) -> Self {
         Self { keys, sums: vec![KeySum::default(); keys.len()], at: 0, people: BTreeMap::new() }
     }
@@ -125,24 +125,24 @@ impl<'a> SumTable<'a> {
         Ok(())
     }
 
-    /// The part of a key's sums that was one person's.
+    /// Adds or subtracts the part of a key's sums that belongs to one person.
     pub(crate) fn add_person(&mut self, key: KeyId, person: Option<AccountId>, added: bool, part: &KeySum) {
         if let Ok(at) = self.keys.binary_search_by_key(&key, |known| known.id) {
             apply(self.people.entry((at, person)).or_default(), added, part);
         }
     }
 
-    /// Adds what the stored sums of these hours lack.
-    pub(crate) fn add_unsummed(&mut self, unsummed: &Unsummed, hours: &Range<u64>) {
-        for (key, sum) in unsummed.sums().filter(|(key, _)| hours.contains(&key.start)) {
+    /// Adds the rows that the stored sums of these hours do not contain.
+    pub(crate) fn add_pending(&mut self, pending: &PendingRows, hours: &Range<u64>) {
+        for (key, sum) in pending.sums().filter(|(key, _)| hours.contains(&key.start)) {
             let Ok(()) = self.add(key.key.as_bytes(), true, || Ok::<_, Infallible>(*sum));
         }
-        for (key, sum) in unsummed.people().filter(|(key, _)| hours.contains(&key.of_key.start)) {
+        for (key, sum) in pending.people().filter(|(key, _)| hours.contains(&key.of_key.start)) {
             self.add_person(key.of_key.key, key.person, true, sum);
         }
     }
 
-    /// What belongs to one person, or all; in the order of keys.
+    /// The parts of one person, or all parts; in the order of keys.
     pub(crate) fn into_parts(self, of: Option<AccountId>) -> Parts<'a> {
         let mut parts = Vec::with_capacity(self.keys.len());
         let mut people = self.people.into_iter().peekable();
@@ -156,7 +156,7 @@ impl<'a> SumTable<'a> {
                 rest.subtract(&part);
                 add(key, person, part);
             }
-            // What is not in the sums by person was the first owner's.
+            // The rest, which is in no sum by person, belongs to the first owner.
             add(key, key.first_owner, rest);
         }
         Parts(parts)
@@ -167,7 +167,7 @@ fn apply(sum: &mut KeySum, added: bool, part: &KeySum) {
     if added { sum.merge(part) } else { sum.subtract(part) }
 }
 
-/// What one key did while it was one person's.
+/// The use of one key while it had one owner.
 struct Part<'a> {
     key: &'a ReportKey,
     person: Option<AccountId>,
@@ -177,8 +177,8 @@ struct Part<'a> {
 pub(crate) struct Parts<'a>(Vec<Part<'a>>);
 
 impl Parts<'_> {
-    pub(crate) fn by_key(&self, viewer: &Viewer, prices: &PriceList, unsummed: &Unsummed) -> Vec<KeyUsage> {
-        let last_uses: HashMap<_, _> = unsummed.unfolded().last_uses().collect();
+    pub(crate) fn by_key(&self, viewer: &Viewer, prices: &PriceList, pending: &PendingRows) -> Vec<KeyUsage> {
+        let last_uses: HashMap<_, _> = pending.unfolded().last_uses().collect();
         let usage = |parts: &[Part<'_>]| {
             let key = parts[0].key;
             let is_visible = key.is_visible_to(viewer);
@@ -187,7 +187,7 @@ impl Parts<'_> {
             parts.iter().for_each(|part| group.add(part, prices));
             KeyUsage {
                 key: key.id,
-                name: if is_visible { key.name.clone() } else { "given to somebody else".into() },
+                name: if is_visible { key.name.clone() } else { "given to another person".into() },
                 project: key.visible_project(viewer).cloned(),
                 is_visible,
                 figures: Figures { last_at, ..group.sum.figures },
@@ -212,7 +212,7 @@ impl Parts<'_> {
         all
     }
 
-    /// The project of a key that was given away is its new owner's business.
+    /// A previous owner does not see the project of a key that was given away.
     pub(crate) fn by_project(&self, viewer: &Viewer, prices: &PriceList) -> Vec<ProjectUsage> {
         let usage = |(project, group): (Option<&Project>, Group)| ProjectUsage {
             project: project.cloned(),
@@ -226,7 +226,7 @@ impl Parts<'_> {
         all
     }
 
-    /// Of all parts; `None` if there are no prices.
+    /// The cost of all parts; `None` if there are no prices.
     pub(crate) fn cost(&self, prices: &PriceList) -> Option<Cost> {
         let mut cost = Cost::default();
         self.0.iter().for_each(|part| cost.merge(&part.cost(prices)));
@@ -242,7 +242,7 @@ impl Parts<'_> {
 
 impl Part<'_> {
     fn cost(&self, prices: &PriceList) -> Cost {
-        Cost::of(&self.sum.figures, prices.of(self.key.project.as_ref()))
+        Cost::from_figures(&self.sum.figures, prices.price_for(self.key.project.as_ref()))
     }
 }
 
@@ -264,15 +264,15 @@ impl Group {
 }
 
 impl UsageReport {
-    /// Where everything has one price, or none, no key has to be known.
+    /// Used if there is only the default price or none: then the keys need not be read.
     pub(crate) fn set_uniform_cost(&mut self, price: Option<Price>) {
         let Some(price) = price else { return };
-        self.by_time.iter_mut().for_each(|slice| slice.cost = Some(Cost::of(&slice.figures, Some(price))));
-        self.cost = Some(Cost::of(&self.totals, Some(price)));
+        self.by_time.iter_mut().for_each(|slice| slice.cost = Some(Cost::from_figures(&slice.figures, Some(price))));
+        self.cost = Some(Cost::from_figures(&self.totals, Some(price)));
     }
 }
 
-/// Which sums make up a day of a period: its own, or those of its hours if the period cuts it.
+/// The sums that make up a day of a period: the day's, or those of its hours if the day lies only partly in the period.
 pub(crate) fn day_range(period: Period, day: u64) -> SumRange {
     let (hours, end) = (period.whole_hours(), day + Resolution::Day.seconds());
     let starts = day.max(hours.start)..end.min(hours.end);

@@ -1,9 +1,9 @@
-//! Whether the ledger can write, shared between its writer and those who ask whether to start a request.
+//! Whether the ledger can write; set by its writer, read before a request is started.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A longer commit means that the disk hangs: new requests are then refused before they start.
+/// A longer commit means that the disk hangs: new requests are then refused.
 const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Health {

@@ -8,7 +8,7 @@ use crate::StoreError;
 
 const LEN: usize = 12;
 
-/// The tag says what it is the id of.
+/// `Of` is the tag of the kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id<Of>([u8; LEN], PhantomData<Of>);
 
@@ -35,7 +35,7 @@ impl<Of> Id<Of> {
     }
 }
 
-/// A person in the console, where what is held is counted by person alone.
+/// A person in the console, where admission counts by person only.
 impl admission::Client for AccountId {
     type Party = Self;
 

@@ -1,6 +1,6 @@
-//! People for whom an identity provider vouches. An account is created when somebody signs in first, or taken over if
-//! the provider has verified that its address is theirs. Whoever had it until then need not be that person: nobody has
-//! verified the address that they typed. So what opened it does not open it any more.
+//! Sign-in through an identity provider. The first sign-in of a person creates an account, or takes over the account with
+//! their address if the provider has verified it. The account may have been created by another person, because addresses
+//! typed here are not verified. So its previous credentials stop working.
 
 use chat::Timestamp;
 
@@ -16,45 +16,45 @@ use crate::sql::{Row, Transaction, params};
 use crate::viewer::{Admin, Role, Viewer};
 use crate::{Store, StoreError};
 
-/// Somebody who has signed in at the identity provider.
+/// A person who has signed in at the identity provider.
 #[derive(Debug, Clone)]
 pub struct ProvidedPerson {
     pub issuer: String,
     /// The provider's name for the person, which never changes.
     pub subject: String,
     pub email: Email,
-    /// Whether the address is the person's; `None` if the provider says nothing about that.
+    /// Whether the provider has verified the address; `None` if it does not say.
     pub is_email_verified: Option<bool>,
     pub name: PersonName,
-    /// What the person's groups say; `None` if roles are given here.
+    /// The role from the person's groups; `None` if roles are assigned here.
     pub role: Option<Role>,
     /// The provider's name for the session.
     pub session: Option<String>,
-    /// When they gave their password or passkey there.
+    /// When they authenticated at the provider.
     pub authenticated_at: Option<Timestamp>,
 }
 
-/// A deleted account whose person does not return by the provider.
+/// A deleted account whose person cannot sign in through the provider.
 #[derive(Debug, Clone)]
 pub struct DeletedPerson {
     pub account: AccountId,
-    /// The address that they had.
+    /// The account's former address.
     pub email: Email,
     pub deleted_at: Timestamp,
 }
 
-/// Why somebody for whom the provider vouches does not get in.
+/// Why a person whom the provider has authenticated is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvidedSignInError {
     #[error("the account is disabled")]
     Disabled,
-    /// It could be somebody else's.
+    /// It could be another person's.
     #[error("there is an account with this address, and the provider has not verified that it is the person's")]
     EmailTaken,
-    /// Whoever has the address could not get in any more.
+    /// The owner of the address would then be locked out.
     #[error("the provider says that the address is not verified")]
     UnverifiedEmail,
-    /// The provider may have given the address to somebody else since.
+    /// The provider may have given the address to another person.
     #[error("the account with this address belongs to another person of the provider")]
     AnotherPerson,
     /// Until an administrator allows it.
@@ -95,8 +95,8 @@ impl Store {
         .await
     }
 
-    /// Ends sessions because the provider says so: one by its name, one of a person, or all of a person. A person's session
-    /// whose name the provider has not said may be the one. Returns how many.
+    /// Ends sessions at the provider's request: one by the provider's name for it, one of a person, or all of a person. A
+    /// session without such a name may be the one that is meant, and ends as well. Returns the number of ended sessions.
     pub async fn end_provided_sessions(
         &self,
         issuer: &str,
@@ -119,7 +119,7 @@ impl Store {
         .await
     }
 
-    /// People who were deleted and do not return by the provider, the last deleted first.
+    /// Deleted people who cannot sign in through the provider, the last deleted first.
     pub async fn deleted_people(&self, _admin: Admin<'_>) -> Result<Vec<DeletedPerson>, StoreError> {
         let list = "SELECT id, deleted_email, deleted_at FROM accounts WHERE deleted_email IS NOT NULL
             ORDER BY deleted_at DESC, id";
@@ -128,7 +128,7 @@ impl Store {
         self.connection().await?.query(list, &[], read).await
     }
 
-    /// Lets a deleted person return by the provider, to a new account.
+    /// Lets a deleted person sign in through the provider again, to a new account.
     pub async fn allow_return(&self, admin: Admin<'_>, of: AccountId) -> Result<Email, AccountError> {
         self.change(admin.0, async |transaction| {
             let find = "SELECT deleted_email FROM accounts WHERE id = $1 AND deleted_email IS NOT NULL";
@@ -145,8 +145,9 @@ impl Store {
         .await
     }
 
-    /// Forgets which person of the provider an account belongs to, or all accounts do: the next one with its verified
-    /// address gets it. Ends their sessions. Returns how many connections were forgotten: one for each issuer.
+    /// Deletes the connections of one account, or of all, to people of the provider: the next person who signs in with an
+    /// account's verified address gets it. Ends the sessions from the provider. Returns the number of deleted connections,
+    /// one per issuer.
     pub async fn disconnect_identities(&self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
         self.change(admin.0, async |transaction| {
             let subject = match of {
@@ -157,7 +158,7 @@ impl Store {
             };
             let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
             transaction.execute(end, params![of.as_ref()]).await?;
-            // Those of deleted people stay: they say who does not return.
+            // Those of deleted people stay: they keep these people from signing in.
             let forget = "DELETE FROM identities WHERE account = $1
                 OR ($1 IS NULL AND account IN (SELECT id FROM accounts WHERE deleted_at IS NULL))";
             let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
@@ -204,7 +205,7 @@ async fn connect(
                 return Err(ProvidedSignInError::Deleted);
             }
             let role = person.role.unwrap_or(Role::Developer);
-            // No password has an empty hash.
+            // An empty hash matches no password.
             let new = NewAccount { email: person.email.clone(), name: person.name.clone(), password: String::new() };
             let account = insert_account(transaction, &new, role).await.map_err(|error| match error {
                 AccountError::Store(error) => error,
@@ -220,7 +221,7 @@ async fn connect(
     Ok(find_account(transaction, account).await?.ok_or(StoreError::Corrupt("account"))?)
 }
 
-/// Whoever knows the account's password, has a factor of it or is signed in loses that. Its keys stay.
+/// Removes the account's password, second factors, sessions and links. Its keys stay.
 async fn forget_own_sign_in(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
     transaction.execute("UPDATE accounts SET password = '' WHERE id = $1", params![&account]).await?;
     transaction.execute("DELETE FROM links WHERE account = $1", params![&account]).await?;
@@ -229,7 +230,7 @@ async fn forget_own_sign_in(transaction: &mut Transaction<'_>, account: AccountI
     forget_factors(transaction, account).await
 }
 
-/// Gives the role that the provider's groups say. The last administrator keeps theirs: nobody could undo that.
+/// Applies the role from the provider's groups. The last administrator keeps theirs, because no one could undo that.
 async fn follow_role(
     transaction: &mut Transaction<'_>,
     account: Account,
@@ -248,7 +249,7 @@ async fn follow_role(
     }
     let subject = AuditSubject::person(&account);
     transaction.audit_as(&person.issuer, "", AuditAction::GaveRole { role }, &subject).await?;
-    // Sessions that began with the other role end, as they do when an administrator changes it.
+    // Sessions with the previous role end, as they do when an administrator changes a role.
     transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account.id]).await?;
     if role != Role::Admin {
         let operator = Viewer::operator();

@@ -1,5 +1,5 @@
-//! Key updates: another secret while the one before still works, another expiry, permission, owner, note or project.
-//! What an administrator has restricted only an administrator lifts; the owner may restrict further, and lift that.
+//! Key updates: a new secret while the previous one still works, and a new expiry, permission, owner, note or project.
+//! Only an administrator can lift an administrator's restriction; the owner may restrict a key further, and lift that.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use crate::{Store, StoreError};
 /// A change of a key that its owner may make, unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyChange {
-    /// `None`: never.
+    /// `None`: never expires.
     Expiry(Option<Timestamp>),
     /// Whether it has the permission `completions`.
     Completions(bool),
     Note(KeyNote),
     /// `None`: no project.
     Project(Option<Project>),
-    /// Gives it to another person, or to nobody; by administrators. What was recorded before stays with who had it then.
+    /// Gives it to another person, or to none; for administrators. Earlier use still counts for the owner at that time.
     Owner(Option<AccountId>),
 }
 
-/// What people write about a key, for themselves: at most 500 characters.
+/// A free text about a key, of at most 500 characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyNote(String);
 
@@ -52,7 +52,7 @@ impl KeyNote {
 }
 
 impl Store {
-    /// Gives a key another secret. The one before works for so long; `None` if there is no such key, or it is revoked.
+    /// Gives a key a new secret. The previous one works for `overlap`. `None` if there is no such key, or it is revoked.
     pub async fn rotate_key(
         &self,
         viewer: &Viewer,
@@ -83,7 +83,7 @@ impl Store {
         .await
     }
 
-    /// The secret before this one is refused from now on; `false` if there is no such key, or only one secret works.
+    /// The previous secret is refused from now on; `false` if there is no such key, or only one secret works.
     pub async fn end_overlap(&self, viewer: &Viewer, id: KeyId) -> Result<bool, StoreError> {
         self.change(viewer, async |transaction| {
             let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
@@ -100,7 +100,7 @@ impl Store {
         .await
     }
 
-    /// All of them or none. `false` if there is no such key.
+    /// Makes all changes or none. `false` if there is no such key.
     pub async fn change_key(&self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
         self.change(viewer, async |transaction| {
             let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
@@ -117,7 +117,7 @@ impl Store {
 }
 
 impl KeyChange {
-    /// An administrator's restriction becomes the bound of the owner's changes.
+    /// Records an administrator's restriction, or checks that the owner's change stays within it.
     async fn require_allowed(
         &self,
         transaction: &mut Transaction<'_>,
@@ -128,7 +128,7 @@ impl KeyChange {
             let (column, value) = match self {
                 Self::Expiry(at) => ("admin_expires_at", Value::from(*at)),
                 Self::Completions(allowed) => ("admin_forbids_completions", Value::from(!allowed)),
-                // A key that was given to oneself could be rotated as one's own.
+                // An administrator could give the key to themselves and then rotate it without confirmation.
                 Self::Owner(_) => return Ok(require_confirmed(transaction, viewer).await?),
                 Self::Note(_) | Self::Project(_) => return Ok(()),
             };
@@ -179,7 +179,7 @@ impl KeyChange {
     }
 }
 
-/// From now on the key's sums are kept by person; those so far are its first owner's.
+/// From now on the key's sums are kept by person; earlier sums belong to its first owner.
 async fn note_first_owner(transaction: &mut Transaction<'_>, id: KeyId) -> Result<(), StoreError> {
     let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
         WHERE id = $1 ON CONFLICT (key_id) DO NOTHING";

@@ -1,4 +1,4 @@
-//! Keys that expire soon: people are told in time to rotate them.
+//! Keys that expire soon, for notifications.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::sql::{Row, params};
 use crate::viewer::Viewer;
 use crate::{Store, StoreError};
 
-/// How long before.
-const SOON: Duration = Duration::from_secs(7 * 86_400);
+const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 86_400);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpiringKey {
@@ -23,7 +22,7 @@ pub struct ExpiringKey {
 
 impl KeyRecord {
     pub fn expires_soon(&self, now: Timestamp) -> bool {
-        self.state(now) == KeyState::Active && self.expires_at.is_some_and(|at| at <= now + SOON)
+        self.state(now) == KeyState::Active && self.expires_at.is_some_and(|at| at <= now + EXPIRY_NOTICE)
     }
 }
 
@@ -36,16 +35,16 @@ impl Store {
         let key = |row: &Row<'_>| {
             Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
         };
-        self.connection().await?.query(find, params![now, now + SOON], key).await
+        self.connection().await?.query(find, params![now, now + EXPIRY_NOTICE], key).await
     }
 
-    /// How many of those the viewer may see.
+    /// The number of expiring keys that the viewer may see.
     pub async fn count_expiring_keys(&self, viewer: &Viewer) -> Result<u64, StoreError> {
         let count = format!(
             "SELECT count(*) FROM keys
             WHERE {VISIBLE} AND revoked_at IS NULL AND NOT playground AND expires_at > $2 AND expires_at <= $3"
         );
         let now = self.now();
-        self.connection().await?.query_value(&count, params![viewer.scope(), now, now + SOON]).await
+        self.connection().await?.query_value(&count, params![viewer.scope(), now, now + EXPIRY_NOTICE]).await
     }
 }

@@ -1,5 +1,5 @@
-//! Finding keys for a list. The database filters and orders, and only the keys of one page are read in full, so that a
-//! page over ten thousand keys costs little more than one over ten.
+//! Key search for lists. The database filters and orders, and only the keys of one page are read in full: a page of ten
+//! thousand keys costs little more than a page of ten.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use crate::sql::{Row, Value, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
 
-/// Which keys are wanted.
+/// The criteria of a search.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KeySearch<'a> {
-    /// A part of the name, the project, the owner's e-mail address or the key before its secret; everything if empty. In any
-    /// case of letters, but beyond ASCII only as far as the database knows their cases.
+    /// A part of the name, the project, the owner's e-mail address, or the key up to its secret; empty matches all. Ignores
+    /// case, beyond ASCII only as far as the database supports it.
     pub text: &'a str,
     pub state: Option<KeyState>,
 }
@@ -24,9 +24,9 @@ pub struct KeySearch<'a> {
 pub enum KeyOrder {
     Name,
     Created,
-    /// To about a second: the uses that are not in the sums yet do not count.
+    /// To within about a second: uses that are not yet in the sums are ignored.
     LastUsed,
-    /// Keys that do not expire last.
+    /// Keys that never expire come last.
     Expiry,
 }
 
@@ -42,7 +42,7 @@ impl KeyOrder {
 }
 
 impl KeyState {
-    /// `$4` is the time now.
+    /// `$4` is the current time.
     fn condition(self) -> &'static str {
         match self {
             Self::Active => "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $4)",
@@ -75,7 +75,7 @@ impl Store {
         self.connection().await?.query(&find, parameters, |row| row.get(0)).await
     }
 
-    /// Those keys, in their order, without the ones that the viewer may not see.
+    /// These keys in this order, without those that the viewer may not see.
     pub async fn keys_with_ids(&self, viewer: &Viewer, ids: &[KeyId]) -> Result<Vec<KeyRecord>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -92,7 +92,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The names of the keys with limits of their own, as far as the viewer may see them.
+    /// The names of keys that have limits, as far as the viewer may see them.
     pub async fn names_of_limited_keys(&self, viewer: &Viewer) -> Result<HashMap<KeyId, String>, StoreError> {
         let select = format!("SELECT id, name FROM keys WHERE {VISIBLE} AND id IN (SELECT scope FROM limits)");
         let name = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));

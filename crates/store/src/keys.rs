@@ -1,4 +1,4 @@
-//! API keys, and the one rule by which a key is accepted.
+//! API keys, and the rule by which a key is accepted.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use crate::sql::{Connection, Row, Transaction, params};
 use crate::viewer::Viewer;
 use crate::{Backend, Store, StoreError};
 
-/// An authenticated caller. Exists only for a key that was just found active in the database.
+/// An authenticated caller. Exists only for a key that the database has just confirmed as active.
 pub struct Caller {
     key: KeyId,
     owner: Option<AccountId>,
     completions: bool,
     limits_version: u64,
-    /// Of the presented key; `None` in the playground, whose key has no secret.
+    /// The digest of the presented key; `None` in the playground, whose key has no secret.
     digest: Option<KeyDigest>,
 }
 
@@ -28,7 +28,7 @@ impl Caller {
         self.key
     }
 
-    /// `None` for a key that was made at the command line.
+    /// `None` for a key that was created at the command line.
     pub fn owner(&self) -> Option<AccountId> {
         self.owner
     }
@@ -38,7 +38,7 @@ impl Caller {
         self.limits_version
     }
 
-    /// Whom what it holds is counted for.
+    /// The client that slots and memory are counted for.
     pub fn client(&self) -> Client {
         Client { person: self.owner, key: self.key }
     }
@@ -49,7 +49,7 @@ impl Caller {
     }
 }
 
-/// A key and the person whom it belongs to, among whom slots and memory are shared. A key without an owner stands alone.
+/// A key and its owner, by which slots and memory are shared. A key without an owner counts separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client {
     pub person: Option<AccountId>,
@@ -89,17 +89,17 @@ pub struct KeyRecord {
     pub last_used_at: Option<Timestamp>,
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
-    /// The owner's e-mail address; `None` for a key that was made at the command line.
+    /// The owner's e-mail address; `None` for a key that was created at the command line.
     pub owner: Option<String>,
-    /// Whether it stands for its owner's use of the console's playground: nobody has its secret.
+    /// Whether it is the key of its owner's playground in the console; its secret was discarded.
     pub playground: bool,
-    /// Until when the secret before this one works.
+    /// Until when the previous secret works.
     pub previous_until: Option<Timestamp>,
     pub note: String,
     pub project: Option<Project>,
     /// Only an administrator can allow completions again.
     pub admin_forbids_completions: bool,
-    /// The latest expiry that the owner can choose, as an administrator has set it.
+    /// The latest expiry that the owner can choose, set by an administrator.
     pub admin_expires_at: Option<Timestamp>,
 }
 
@@ -125,21 +125,21 @@ impl KeyRecord {
         KeyState::at(now, self.expires_at, self.revoked_at)
     }
 
-    /// Adds what the record lacks. It has to be read before the record, in case it is added there in between.
+    /// Adds unfolded uses. They must be read before the record, in case they are folded in between.
     pub(crate) fn add_use(&mut self, unfolded: &HashMap<KeyId, Timestamp>) {
         self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
     }
 }
 
 impl Store {
-    /// `None` for an unknown, expired or revoked key alike.
+    /// `None` for an unknown, expired or revoked key.
     ///
-    /// Asks the database every time, so that a key revoked by any process is refused by the next request.
+    /// Queries the database every time, so that a key revoked by any process is refused from the next request on.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<Option<Caller>, StoreError> {
         self.find_caller(key.id(), Some(key.digest())).await
     }
 
-    /// The same caller, by what the database says now; `None` if its key is no longer accepted.
+    /// The same caller with the database's current values; `None` if its key is no longer accepted.
     pub async fn authenticate_again(&self, caller: &Caller) -> Result<Option<Caller>, StoreError> {
         self.find_caller(caller.key, caller.digest).await
     }
@@ -147,7 +147,7 @@ impl Store {
     async fn find_caller(&self, key: KeyId, digest: Option<KeyDigest>) -> Result<Option<Caller>, StoreError> {
         let found = match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.find_key(key),
-            // Boxed, because it is large: every request of a SQLite installation would carry it as well.
+            // Boxed, because with SQLite, too, this large future would be part of every request's future.
             Backend::Postgres(postgres) => Box::pin(postgres.find_key(key)).await,
         }?;
         Ok(verify(digest, found, self.now()).map(|StoredKey { owner, completions, limits_version, .. }| Caller {
@@ -159,8 +159,8 @@ impl Store {
         }))
     }
 
-    /// Creates a key for the viewer. A person may have at most `max_per_person` that work. The plaintext is returned here and
-    /// kept nowhere.
+    /// Creates a key for the viewer. A person may have at most `max_per_person` active keys. The plaintext is returned only
+    /// here, and not stored.
     pub async fn create_key(&self, viewer: &Viewer, new: NewKey, max_per_person: u64) -> Result<ApiKey, AccountError> {
         let key = ApiKey::generate().map_err(StoreError::from)?;
         self.change(viewer, async |transaction| {
@@ -218,7 +218,7 @@ impl Store {
         .await
     }
 
-    /// When the key was revoked, now or before; `None` if there is no such key.
+    /// The time at which the key was revoked, now or earlier; `None` if there is no such key.
     pub async fn revoke_key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<Timestamp>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
         self.change(viewer, async |transaction| {
@@ -236,12 +236,12 @@ impl Store {
         .await
     }
 
-    /// The signed-in viewer as a caller of the API, for the console's playground. Nobody can present that caller's key.
+    /// The signed-in viewer as a caller of the API, for the console's playground. No client can present that caller's key.
     pub async fn playground_caller(&self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
         let mut connection = self.connection().await?;
         require_valid(&mut connection, viewer, self.now()).await?;
-        // Looked for without the lock of all changes, which is needed only once.
+        // Read without the write lock, which is needed only once, to create the key.
         let found = find_playground(&mut connection, account).await?;
         drop(connection);
         let key = match found {
@@ -274,7 +274,7 @@ fn playground_name() -> KeyName {
     KeyName::parse("Playground").expect("this is a valid name")
 }
 
-/// How many keys of the person `$1` work at the time `$2`.
+/// The number of active keys of the person `$1` at the time `$2`.
 pub(crate) const COUNT_ACTIVE: &str = "SELECT count(*) FROM keys WHERE owner = $1 AND revoked_at IS NULL
     AND NOT playground AND (expires_at IS NULL OR expires_at > $2)";
 
@@ -345,11 +345,11 @@ pub(crate) async fn find_name(
     transaction.query_optional(&find, params![viewer.scope(), &id], |row| row.get(0)).await
 }
 
-/// What SQLite is asked for every request; kept prepared.
+/// SQLite's query for every request; kept prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner,
         (SELECT version FROM limits_version), previous_digest, previous_until FROM keys WHERE id = $1";
 
-/// What PostgreSQL is asked, for several requests at once; kept prepared, too.
+/// PostgreSQL's query for several requests at a time; also kept prepared.
 pub(crate) const FIND_KEYS: &str =
     "SELECT digest, completions, expires_at, revoked_at, owner, version, previous_digest, previous_until,
         keys.id FROM keys, limits_version
@@ -363,7 +363,7 @@ pub(crate) struct StoredKey {
     pub(crate) revoked_at: Option<Timestamp>,
     pub(crate) owner: Option<AccountId>,
     pub(crate) limits_version: u64,
-    /// The digest of the secret before this one, and until when that works.
+    /// The digest of the previous secret, and until when it works.
     pub(crate) previous: Option<(KeyDigest, Timestamp)>,
 }
 
@@ -382,7 +382,7 @@ impl StoredKey {
     }
 }
 
-/// Unknown, expired and revoked keys take the same steps, so that timing does not tell them apart.
+/// Unknown, expired and revoked keys take the same steps, so that timing does not distinguish them.
 fn verify(presented: Option<KeyDigest>, stored: Option<StoredKey>, now: Timestamp) -> Option<StoredKey> {
     let known = stored.is_some();
     let unknown = StoredKey {

@@ -6,15 +6,15 @@ use std::time::Duration;
 /// A part of a request's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// From arrival until the row is queued: everything except persisting.
+    /// From arrival until the row is queued: everything except `Persist`.
     Total,
     /// From arrival to the start of work.
     Queue,
-    /// Asking Search.
+    /// The request to Search.
     Search,
-    /// Waiting for the runtime.
+    /// The wait for the runtime.
     Inference,
-    /// Making the row durable.
+    /// The commit of the row.
     Persist,
 }
 
@@ -66,27 +66,27 @@ impl Latencies {
     }
 
     pub fn count(&self, phase: Phase) -> u64 {
-        self.of(phase).map(|(_, count)| count).sum()
+        self.counts_in(phase).map(|(_, count)| count).sum()
     }
 
-    /// The latency that a share (0 to 1) of a phase's requests stay within; `None` if none was counted.
+    /// The percentile `share` (0 to 1) of a phase's latencies; `None` if none was counted.
     pub fn percentile(&self, phase: Phase, share: f64) -> Option<Duration> {
         let rank = (self.count(phase) as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
-        let (bucket, _) = self.of(phase).find(|&(_, count)| {
+        let (bucket, _) = self.counts_in(phase).find(|&(_, count)| {
             seen += count;
             seen >= rank
         })?;
         Some(Duration::from_micros(bucket_midpoint(bucket)))
     }
 
-    fn of(&self, phase: Phase) -> impl Iterator<Item = (u16, u64)> {
+    fn counts_in(&self, phase: Phase) -> impl Iterator<Item = (u16, u64)> {
         let phase = phase as u16;
         let counts = self.counts.iter().filter(move |(slot, _)| slot / BUCKETS_PER_PHASE == phase);
         counts.map(|&(slot, count)| (slot % BUCKETS_PER_PHASE, count))
     }
 
-    /// SQLite's form: slot and count as variable-length integers, pair after pair.
+    /// SQLite's form: pairs of slot and count as variable-length integers.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.counts.len() * 3);
         for &(slot, count) in &self.counts {
@@ -111,7 +111,7 @@ impl Latencies {
 const COUNT_BITS: u32 = 40;
 
 impl Latencies {
-    /// PostgreSQL's form: numbers that hold a count with its slot above it.
+    /// PostgreSQL's form: each number holds a count, with its slot in the upper bits.
     pub(crate) fn packed(&self) -> impl Iterator<Item = i64> {
         self.counts.iter().map(|&(slot, count)| i64::from(slot) << COUNT_BITS | count as i64)
     }
@@ -125,15 +125,15 @@ impl Latencies {
     }
 }
 
-/// Adds two encoded forms without decoding them: unchanged parts of `base` are copied as they are. Roll-ups are merged
-/// for every group of rows, and decoding would take most of the writer's time. `None` if either is malformed.
+/// Adds two encoded forms: unchanged parts of `base` are copied without decoding. Roll-ups are merged for every group of
+/// rows, and decoding would take most of the writer's time. `None` if either is malformed.
 pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
     let mut merged = Vec::with_capacity(base.len() + added.len());
     let mut rest = base;
     while !added.is_empty() {
         let (slot, mut count) = (take_varint(&mut added)?, take_varint(&mut added)?);
         let stretch = rest;
-        let mut before = stretch; // what is left of the stretch behind the slots smaller than this one
+        let mut before = stretch; // the rest of the stretch after the slots that are smaller than this one
         while !rest.is_empty() {
             let (other, others) = (take_varint(&mut rest)?, take_varint(&mut rest)?);
             if other >= slot {
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn adding_up_in_parts_and_in_any_order_is_adding_up(a in latencies(), b in latencies()) {
+        fn sums_do_not_depend_on_order_or_grouping(a in latencies(), b in latencies()) {
             let mut left = counted(&a);
             left.merge(&counted(&b));
             let mut right = counted(&b);
@@ -222,14 +222,14 @@ mod tests {
         }
 
         #[test]
-        fn encoded_forms_add_up_like_the_counts_themselves(a in latencies(), b in latencies()) {
+        fn encoded_forms_add_up_like_decoded_ones(a in latencies(), b in latencies()) {
             let mut sum = counted(&a);
             sum.merge(&counted(&b));
             prop_assert_eq!(merge_encoded(&counted(&a).encode(), &counted(&b).encode()), Some(sum.encode()));
         }
 
         #[test]
-        fn the_database_gives_back_what_it_got(a in latencies()) {
+        fn stored_forms_round_trip(a in latencies()) {
             let all = counted(&a);
             let packed: Vec<_> = all.packed().collect();
             prop_assert_eq!(Latencies::unpack(&packed), Some(all.clone()));
@@ -237,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_refused_without_panic(noise: Vec<u8>) {
+        fn malformed_bytes_do_not_panic(noise: Vec<u8>) {
             if let Some(all) = Latencies::decode(&noise) {
                 prop_assert!(all.counts.is_sorted());
             }
@@ -253,8 +253,8 @@ mod tests {
             sorted.sort_unstable();
             let rank = ((sorted.len() as f64 * share).ceil() as usize).max(1);
             let exact = sorted[rank - 1] as f64;
-            let told = all.percentile(Phase::Total, share).unwrap().as_micros() as f64;
-            prop_assert!((told - exact).abs() <= exact / 16.0 + 0.5, "exact {exact}, told {told}");
+            let found = all.percentile(Phase::Total, share).unwrap().as_micros() as f64;
+            prop_assert!((found - exact).abs() <= exact / 16.0 + 0.5, "exact {exact}, found {found}");
         }
     }
 }

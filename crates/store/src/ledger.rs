@@ -1,4 +1,4 @@
-//! The usage ledger: hands rows to its writer, and waits until they are durable. A `Receipt` exists only for a durable
+//! The usage ledger: sends rows to its writer, and waits until they are durable. A `Receipt` exists only for a durable
 //! row.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::rollup::Entry;
 use crate::usage::persist_us;
 use crate::writer::{LedgerBackend, Writer};
 
-/// More are refused.
+/// Further rows are refused.
 const MAX_QUEUED_ROWS: usize = 16_384;
 /// How long a request waits for its row to become durable.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ impl Receipt {
         self.request_id
     }
 
-    /// How long it took until the row was durable, as every report of the request says.
+    /// The time that making the row durable took; all reports show the same value.
     pub fn persist(&self) -> Duration {
         let total_us = self.total.as_micros() as u64;
         Duration::from_micros(persist_us(self.request_id, total_us, self.persisted_at_micros).unwrap_or(0))
@@ -49,7 +49,7 @@ impl Receipt {
 /// Why a row is not known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    #[error("too many rows wait for the ledger")]
+    #[error("too many rows are queued for the ledger")]
     QueueFull,
     #[error("the ledger could not commit")]
     CommitFailed,
@@ -62,7 +62,7 @@ pub enum RecordError {
     Stopped,
 }
 
-/// Hands rows to the writer.
+/// Sends rows to the writer.
 #[derive(Clone)]
 pub struct Ledger {
     commands: SyncSender<WriterCommand>,
@@ -73,8 +73,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The same ledger for those who wait on this thread: after a commit the writer wakes the thread once, and not once
-    /// for each row. Without a runtime it changes nothing.
+    /// The same ledger for requests on this thread: after a commit the writer wakes the thread once instead of once per
+    /// row. Without a runtime it changes nothing.
     pub fn for_this_thread(&self) -> Self {
         let replies = Handle::try_current().ok().map(|runtime| ReplyPort::open(&runtime));
         Self { replies, ..self.clone() }
@@ -84,7 +84,7 @@ impl Ledger {
         LedgerStats { machine_clock_ahead_seconds: self.clock.machine_ahead_seconds(), ..self.counters.snapshot() }
     }
 
-    /// The time that rows are recorded by, in microseconds since 1970.
+    /// The clock by which rows are recorded, in microseconds since 1970.
     pub fn now_micros(&self) -> u64 {
         self.clock.now_micros()
     }
@@ -94,7 +94,7 @@ impl Ledger {
         self.health.is_healthy()
     }
 
-    /// Records a row and waits until it is durable. With it ends what the request had reserved.
+    /// Records a row and waits until it is durable. This also ends the request's reservation.
     pub async fn record(&self, entry: Entry, permit: Option<Permit>) -> Result<Receipt, RecordError> {
         let (request_id, total) = (entry.request_id, entry.timings.total);
         let (sender, replied) = oneshot::channel();
@@ -114,7 +114,7 @@ impl Ledger {
 
     fn send(&self, entry: Entry, permit: Option<Permit>, reply: Option<ReplyAddress>) -> Result<(), RecordError> {
         let row = QueuedRow { entry, permit: permit.map(Box::new), reply };
-        // Counted before it is sent, because the writer may take it at once and must not count below zero.
+        // Counted before it is sent: the writer may take it immediately, and the counter must not fall below zero.
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
             self.counters.rows_dequeued(1);
@@ -134,14 +134,14 @@ pub struct LedgerWriter {
 }
 
 impl LedgerWriter {
-    /// Writes what was queued before this call, and ends the writer.
+    /// Writes the rows that were queued before this call, and ends the writer.
     pub fn stop(self) {
-        // If this cannot be sent, the writer has ended already.
+        // If this cannot be sent, the writer has already ended.
         let _ = self.commands.send(WriterCommand::Stop);
         if self.thread.join().is_err() {
             tracing::error!("the ledger's writer panicked");
         }
-        drop(self.fold_thread); // which may fold what was just written
+        drop(self.fold_thread); // after the writer, so that it may fold the last rows
     }
 }
 
@@ -170,14 +170,14 @@ pub(crate) enum WriterCommand {
 
 pub(crate) struct QueuedRow {
     pub(crate) entry: Entry,
-    /// What the request has reserved. Boxed, because few have.
+    /// The request's reservation. Boxed, because few requests have one.
     pub(crate) permit: Option<Box<Permit>>,
-    /// `None` if nobody waits.
+    /// `None` if no request waits.
     pub(crate) reply: Option<ReplyAddress>,
 }
 
 impl QueuedRow {
-    /// A row that nobody waits for.
+    /// A row that no request waits for.
     #[cfg(test)]
     pub(crate) fn new(entry: Entry) -> Self {
         Self { entry, permit: None, reply: None }
@@ -200,7 +200,7 @@ mod tests {
 
     const RETENTION: Duration = Duration::from_secs(86_400);
 
-    /// A real backend that panics in the middle of its work for as long as `broken` says so.
+    /// A real backend that panics in its operations while `broken` is set.
     struct Flawed {
         backend: Box<dyn LedgerBackend>,
         broken: Arc<AtomicBool>,
@@ -270,6 +270,7 @@ mod tests {
             usage: Default::default(),
             timings: Timings::default(),
             grounding: None,
+            inference: Default::default(),
         }
     }
 
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_fails_the_rows_in_hand_and_the_writer_goes_on() {
+    async fn a_panic_fails_the_current_rows_and_the_writer_continues() {
         let folder = tempfile::tempdir().unwrap();
         let url = testbed::Cluster::shared().create_database().parse().unwrap();
         let server = PostgresSettings { url, connections: 1, timeout: Duration::from_secs(5) };
@@ -304,7 +305,7 @@ mod tests {
             assert_eq!((stats.not_recorded, stats.queued), (3, 0), "{database}");
 
             broken.store(false, Ordering::SeqCst);
-            assert!(is_healthy_within(&ledger, Duration::from_secs(20)).await, "{database}: it starts again by itself");
+            assert!(is_healthy_within(&ledger, Duration::from_secs(20)).await, "{database}: the writer recovers");
             let second = ledger.record(entry(), None).await.unwrap();
             writer.stop();
             let query = RequestQuery { limit: 10, ..RequestQuery::default() };
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_while_stopping_does_not_keep_the_writer_from_ending() {
+    async fn the_writer_stops_despite_a_panic() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap();
         let (backend, broken) = Flawed::on(&store);

@@ -1,9 +1,9 @@
-//! Everything that must survive: API keys, accounts, sessions, the audit log and the usage ledger.
+//! Persistent state: API keys, accounts, sessions, the audit log and the usage ledger.
 //!
-//! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. People read and change through
-//! a `Viewer`, which limits them to what is theirs. Rows enter the ledger through `Ledger`, which commits in groups and
-//! returns a `Receipt` once a row is durable. Every figure is a sum over rows: most of them are in the roll-ups already,
-//! and the last ones are added when it is read (`fold`). Message text never gets here.
+//! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. People read and change data through
+//! a `Viewer`, which restricts them to their own. Rows enter the ledger through `Ledger`, which commits in groups and
+//! returns a `Receipt` once a row is durable. Every figure is a sum over rows: the roll-ups contain most of them, and a
+//! read adds the newest ones (`fold`). Message text is never stored.
 
 /// Calls a method that both backends have. Only PostgreSQL's is async.
 macro_rules! dispatch {
@@ -53,6 +53,7 @@ mod limits;
 mod links;
 mod notices;
 mod patterns;
+mod pending;
 mod people;
 mod person_name;
 mod postgres;
@@ -74,7 +75,6 @@ mod sql;
 mod sqlite;
 mod sum_cache;
 mod token;
-mod unsummed;
 mod usage;
 mod viewer;
 mod writer;
@@ -111,7 +111,7 @@ pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
 pub use price_store::PriceError;
 pub use prices::{Cost, Currency, CurrencyError, Price, PriceList, TokenPrice, TokenPriceError};
 pub use project::{Project, ProjectError};
-pub use rollup::{Entry, Figures, GroundingRecord, Measured, Outcome, Timings};
+pub use rollup::{Entry, Figures, GroundingRecord, InferenceRecord, Measured, Outcome, Timings};
 pub use scope::Scope;
 pub use second_factors::{
     AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
@@ -154,7 +154,7 @@ impl fmt::Display for Database {
 pub struct Store {
     backend: Backend,
     clock: Arc<StoreClock>,
-    /// As they were loaded last.
+    /// The limits loaded last.
     limits: RwLock<Arc<LimitTable>>,
     loading_limits: tokio::sync::Mutex<()>,
 }
@@ -174,47 +174,47 @@ pub enum StoreError {
     Unreachable(String),
     #[error("the database did not answer in time")]
     TimedOut,
-    /// It is visible, and a fail-over may lose it.
-    #[error("the database was kept from waiting for its standby: what was written may not be there; try again")]
+    /// The change is visible, but a failover may lose it.
+    #[error("the database did not wait for its standby, and a failover may lose this change; try again")]
     Unconfirmed,
-    #[error("a pooler in transaction mode is between this program and PostgreSQL; use its session mode, or none")]
+    #[error("a pooler in transaction mode is in front of PostgreSQL; use its session mode, or connect directly")]
     SharedSessions,
     #[error("all connections to the database are in use")]
     Busy,
     #[error("the certificates to trust cannot be read: {0}")]
     Certificates(String),
-    #[error("the database has schema {found}, this program knows up to {known}: a newer version has written it")]
+    #[error("the database has schema {found}, but this program knows at most {known}: a newer version has written it")]
     SchemaTooNew { found: i64, known: i64 },
     /// A stored value that this program cannot have written.
     #[error("the database holds a malformed {0}")]
     Corrupt(&'static str),
-    /// Earlier versions can corrupt their write-ahead log.
+    /// Earlier versions can corrupt the write-ahead log.
     #[error("SQLite {0} is too old; at least 3.51.3 is needed")]
     SqliteTooOld(&'static str),
-    #[error("SQLite can only read the file")]
+    #[error("the database file is read-only")]
     ReadOnly,
-    #[error("another program has locked the file")]
+    #[error("another program has locked the database file")]
     Locked,
-    #[error("another service on this database file keeps the limits; PostgreSQL lets replicas share them")]
+    #[error("another service enforces the limits of this database file; only PostgreSQL lets replicas share them")]
     LimitsKeptElsewhere,
-    #[error("the file by which services on one database file exclude each other: {0}")]
+    #[error("the lock file of the limits: {0}")]
     LimitLock(#[source] std::io::Error),
     /// After a failed fsync.
-    #[error("the file is being closed and opened again")]
+    #[error("the database file is being reopened")]
     Recovering,
     #[error("the file's log cannot be written: {0}")]
     Log(#[source] std::io::Error),
-    /// Recorded requests could be lost in a power cut.
+    /// A power failure could lose recorded requests.
     #[error("SQLite keeps `{setting}` at `{found}` for this file, and `{wanted}` is needed")]
     SettingRefused { setting: &'static str, wanted: &'static str, found: String },
-    /// Of the viewer, or their account was disabled, deleted or given another role.
+    /// The viewer's session. It also ends when the account is disabled, deleted or given another role.
     #[error("the session has ended")]
     SessionEnded,
-    #[error("the system gave no random numbers: {0}")]
+    #[error("the system returned no random numbers: {0}")]
     Random(#[from] getrandom::Error),
     #[error("the ledger's thread could not be started: {0}")]
     Thread(#[source] std::io::Error),
-    /// The person was not confirmed lately.
+    /// The session has no recent confirmation.
     #[error("this needs the password or passkey again")]
     NotConfirmed,
     #[error("reading the database panicked")]
@@ -222,7 +222,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the database works, and a value in it cannot be understood.
+    /// Whether the database works but holds a value that cannot be read.
     fn is_unreadable(&self) -> bool {
         use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType};
         match self {
@@ -257,7 +257,7 @@ impl Store {
         Ok(Self { backend, clock, limits: RwLock::default(), loading_limits: Default::default() })
     }
 
-    /// The time by which keys, sessions and links expire.
+    /// The clock for the expiry of keys, sessions and links.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -276,7 +276,7 @@ impl Store {
         }
     }
 
-    /// Sums from the roll-ups; `None` if they are of a key that the viewer may not see.
+    /// Sums from the roll-ups; `None` for a key that the viewer may not see.
     pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
         let now = self.now();
         dispatch_report!(self, usage(viewer, query, now))
@@ -292,7 +292,7 @@ impl Store {
         }
     }
 
-    /// Newest first, however long the search takes.
+    /// Newest first. Searches on until `limit` rows are found or none are left.
     pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
         let (mut rows, mut query) = (Vec::new(), query.clone());
         loop {
@@ -306,13 +306,17 @@ impl Store {
         }
     }
 
-    /// Newest first. A search that looks at many rows stops, so that others get their turn.
+    /// Newest first. A search stops after many rows, so that other searches can run.
     pub async fn search_requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<RequestPage, StoreError> {
-        dispatch_report!(self, search_requests(viewer, query))
+        let mut page: RequestPage = dispatch_report!(self, search_requests(viewer, query))?;
+        page.rows.iter_mut().for_each(|row| row.hide_from(viewer));
+        Ok(page)
     }
 
     pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
-        dispatch!(self, request(viewer, id))
+        let mut found: Option<RecordedRequest> = dispatch!(self, request(viewer, id))?;
+        found.iter_mut().for_each(|row| row.hide_from(viewer));
+        Ok(found)
     }
 
     /// The problems found; empty if there are none. Reads every page of a SQLite file.

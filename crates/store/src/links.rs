@@ -1,4 +1,4 @@
-//! Links with a secret, stored by its digest: first set-up, invitations, password resets.
+//! Links with a secret, for first set-up, invitations and password resets. Only the secret's digest is stored.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
 pub enum LinkPurpose {
     /// Create the first administrator.
     SetUp,
-    /// Create an account with that role.
+    /// Create an account with this role.
     Join(Role),
-    /// Choose a new password for that account.
+    /// Choose a new password for this account.
     Reset(Email),
 }
 
-/// A link that has not been used, has not expired, and was made by somebody who may still do so.
+/// A link that is unused, has not expired, and whose maker may still create links.
 #[derive(Debug, Clone)]
 pub struct Link {
     pub id: LinkId,
     pub purpose: LinkPurpose,
-    /// Who it is for; may be empty.
+    /// The person it is for; may be empty.
     pub note: String,
     /// An e-mail address, or `operator`.
     pub made_by: String,
@@ -48,7 +48,7 @@ impl Store {
         self.connection().await?.query_value(NEEDS_SET_UP, &[]).await
     }
 
-    /// `None` once there is an administrator. Several such links may be valid; the first administrator voids them all.
+    /// `None` once there is an administrator. Several such links may be valid; creating the first administrator voids all.
     pub async fn create_setup_link(&self) -> Result<Option<Token>, StoreError> {
         self.change_without_viewer(async |transaction| {
             if !transaction.query_value::<bool>(NEEDS_SET_UP, &[]).await? {
@@ -60,7 +60,7 @@ impl Store {
         .await
     }
 
-    /// `None` if the link is not valid (any more).
+    /// `None` if the link is not, or no longer, valid.
     pub async fn link(&self, token: &Token) -> Result<Option<Link>, StoreError> {
         let found = find_link(&mut self.connection().await?, token, self.now()).await?;
         Ok(found.map(|(link, _)| link))
@@ -116,14 +116,14 @@ impl Store {
         admin: Admin<'_>,
         role: Role,
         note: &str,
-        life: Duration,
+        lifetime: Duration,
     ) -> Result<Token, AccountError> {
         self.change(admin.0, async |transaction| {
             if role == Role::Admin {
                 require_confirmed(transaction, admin.0).await?;
             }
             let (token, id) =
-                insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), life).await?;
+                insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), lifetime).await?;
             transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
             Ok(token)
         })
@@ -170,16 +170,16 @@ impl Store {
     }
 }
 
-/// Links that ended before `$1`. Run by the ledger: nothing is deleted on the word of one clock.
+/// Links that ended before `$1`. The ledger runs this, with a time that two clocks confirm.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM links WHERE expires_at <= $1";
 
 const SELECT_LINK: &str =
     "SELECT links.id, purpose, links.role, account, email, note, made_by, links.created_at, expires_at
     FROM links LEFT JOIN accounts ON accounts.id = account";
 
-/// Whoever made the link is the operator or still an administrator, and whose password it resets is not disabled.
-/// Demoting and disabling withdraw links; this also holds for links that an earlier version left. What sets up the first
-/// administrator is void once there is one.
+/// The link's maker is the operator or still an administrator, and the account whose password it resets is not disabled.
+/// Demoting and disabling withdraw links; this condition covers links that an earlier version left. Set-up links are void
+/// once there is an administrator.
 const IS_VALID: &str = "accounts.disabled_at IS NULL AND NOT EXISTS (SELECT 1 FROM accounts AS maker
     WHERE maker.email = made_by AND (maker.role <> 'admin' OR maker.disabled_at IS NOT NULL))
     AND NOT (purpose = 'set-up' AND EXISTS (SELECT 1 FROM accounts AS first WHERE first.role = 'admin'))";
@@ -218,7 +218,7 @@ async fn insert_link(
     account: Option<AccountId>,
     note: &str,
     made_by: &str,
-    life: Duration,
+    lifetime: Duration,
 ) -> Result<(Token, LinkId), StoreError> {
     let (token, id, now) = (Token::generate()?, LinkId::generate()?, transaction.now());
     let (word, role) = match purpose {
@@ -228,22 +228,22 @@ async fn insert_link(
     };
     let insert = "INSERT INTO links (digest, id, purpose, role, account, note, made_by, created_at, expires_at)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let (digest, expires_at) = (token.digest(), now + life);
+    let (digest, expires_at) = (token.digest(), now + lifetime);
     let parameters = params![&digest, &id, word, role, account.as_ref(), note, made_by, now, expires_at];
     transaction.execute(insert, parameters).await?;
     Ok((token, id))
 }
 
-/// Whose links.
+/// Which links to withdraw.
 #[derive(Clone, Copy)]
 pub(crate) enum LinksOf<'a> {
-    /// Those that somebody made.
+    /// Those that this account created.
     Maker(&'a Account),
-    /// Those that reset somebody's password.
+    /// Those that reset this account's password.
     Account(&'a Account),
 }
 
-/// Withdraws open links, and returns how many.
+/// Withdraws links, and returns the number of those that had not expired.
 pub(crate) async fn withdraw_links(
     transaction: &mut Transaction<'_>,
     admin: Admin<'_>,

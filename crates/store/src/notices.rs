@@ -1,4 +1,4 @@
-//! Notices for the outside world: an outbox, so that each is sent by one replica and none is lost when that one dies.
+//! Outbox of notices to an external receiver: each is sent by one replica, and none is lost if that replica dies.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use chat::Timestamp;
 use crate::sql::{Row, params};
 use crate::{Store, StoreError};
 
-/// Notices that are taken at once: they are sent one after the other, and all have to be before others may take them.
+/// Notices per claim: they are sent one after the other, and all must be sent before the lease ends.
 const MAX_CLAIMED: u64 = 4;
-/// How long one that was sent or given up is remembered, so that it is not made again.
+/// How long a notice is remembered after it was created, so that it is not created again.
 const REMEMBERED: Duration = Duration::from_secs(62 * 86_400);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     pub id: String,
     pub body: String,
-    /// How often it was tried to be sent.
+    /// The number of earlier attempts to send it.
     pub attempts: u64,
 }
 
 impl Store {
-    /// Adds a notice, unless there was one with that id.
+    /// Adds a notice, unless one with this id is remembered.
     pub async fn add_notice(&self, id: &str, body: &str) -> Result<(), StoreError> {
         let known = "SELECT EXISTS (SELECT 1 FROM notices WHERE id = $1)";
         if self.connection().await?.query_value(known, params![id]).await? {
@@ -36,7 +36,7 @@ impl Store {
         .await
     }
 
-    /// Takes notices that are due. Nobody else gets them for so long.
+    /// Takes notices that are due. No other caller gets them until the lease ends.
     pub async fn claim_notices(&self, lease: Duration) -> Result<Vec<Notice>, StoreError> {
         let any = "SELECT EXISTS (SELECT 1 FROM notices WHERE NOT is_done AND next_at <= $1)";
         if !self.connection().await?.query_value(any, params![self.now()]).await? {
@@ -57,7 +57,7 @@ impl Store {
         .await
     }
 
-    /// The notice was sent, or is given up.
+    /// The notice was sent, or will not be retried.
     pub async fn finish_notice(&self, id: &str) -> Result<(), StoreError> {
         self.change_without_viewer(async |transaction| {
             transaction.execute("UPDATE notices SET is_done = $2 WHERE id = $1", params![id, true]).await.map(drop)
@@ -74,7 +74,7 @@ impl Store {
     }
 }
 
-/// Deletes what need not be remembered any more.
+/// Deletes notices that need no longer be remembered.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM notices WHERE created_at < $1";
 
 pub(crate) fn oldest_remembered(now: Timestamp) -> Timestamp {

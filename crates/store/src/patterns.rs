@@ -1,7 +1,7 @@
-//! What `LIKE` compares with.
+//! Patterns for `LIKE`.
 
-/// Patterns for whatever contains a text. SQLite's `lower` knows only ASCII, so a statement compares the lower case of a
-/// column with one of them, and the column itself with the other: other letters match at least as they were typed.
+/// Patterns that match a text anywhere in a column. SQLite's `lower` supports only ASCII, so a statement compares the
+/// column in lower case with one pattern and the column itself with the other: other letters match at least as typed.
 pub(crate) struct Patterns {
     pub(crate) lower: String,
     pub(crate) typed: String,
@@ -10,7 +10,7 @@ pub(crate) struct Patterns {
 impl Patterns {
     /// `%%` for an empty text.
     pub(crate) fn containing(text: &str) -> Self {
-        // PostgreSQL has no text with a NUL.
+        // PostgreSQL's texts cannot contain NUL.
         let typed = text.trim().replace('\0', "").replace('\\', r"\\").replace('%', r"\%").replace('_', r"\_");
         Self { lower: format!("%{}%", typed.to_lowercase()), typed: format!("%{typed}%") }
     }

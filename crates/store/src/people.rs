@@ -1,8 +1,8 @@
-//! People who come and go: their names and addresses, their keys when they leave, and what stays of them.
+//! Account administration: profiles, key revocation, sessions and deletion.
 //!
 //! A deleted account loses its name, address, password, factors, sessions, links, limits and keys. Its id stays, so that
-//! what was recorded for it is still counted, and the audit log says what it said. Whose it was stays as well, apart, so
-//! that the person does not return by the identity provider.
+//! its recorded requests are still counted; the audit log is unchanged. Its address and its connection to the identity
+//! provider also stay, in separate columns, so that the person cannot sign in through the provider.
 
 use crate::accounts::{Account, AccountError, Email, find_account, require_an_admin};
 use crate::audit_action::{AuditAction, AuditSubject};
@@ -20,12 +20,12 @@ use crate::viewer::Admin;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// How many keys of a person work.
+    /// The number of a person's active keys.
     pub async fn count_active_keys(&self, _admin: Admin<'_>, of: AccountId) -> Result<u64, StoreError> {
         self.connection().await?.query_value(COUNT_ACTIVE, params![&of, self.now()]).await
     }
 
-    /// Revokes all keys of a person; returns how many.
+    /// Revokes all keys of a person; returns their number.
     pub async fn revoke_keys_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
         self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
@@ -37,7 +37,7 @@ impl Store {
         .await
     }
 
-    /// Signs a person out everywhere; returns of how many sessions.
+    /// Ends all sessions of a person; returns their number.
     pub async fn end_sessions_of(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
         self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
@@ -79,7 +79,7 @@ impl Store {
     ) -> Result<Account, AccountError> {
         self.change(admin.0, async |transaction| {
             let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-            // The identity provider connects an account by its address.
+            // The identity provider connects accounts by address.
             if *email != found.email {
                 require_confirmed(transaction, admin.0).await?;
             }
@@ -89,7 +89,7 @@ impl Store {
             }
             let set = "UPDATE accounts SET name = $2, email = $3 WHERE id = $1";
             transaction.execute(set, params![&of, name.as_str(), email.as_str()]).await?;
-            // So that they are still withdrawn with their maker.
+            // So that links are still found, and withdrawn, by their maker's address.
             let links = "UPDATE links SET made_by = $2 WHERE made_by = $1";
             transaction.execute(links, params![found.email.as_str(), email.as_str()]).await?;
             let action = AuditAction::ChangedProfile { name: name.as_str().to_owned(), email: email.to_string() };
@@ -99,7 +99,7 @@ impl Store {
         .await
     }
 
-    /// Deletes a person's account for good; returns how many keys were revoked with it.
+    /// Deletes a person's account permanently; returns the number of keys that were revoked with it.
     pub async fn delete_account(&self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
         self.change(admin.0, async |transaction| {
             require_confirmed(transaction, admin.0).await?;
@@ -126,7 +126,7 @@ impl Store {
     }
 }
 
-/// Those that are not revoked already.
+/// Revokes a person's unrevoked keys.
 pub(crate) async fn revoke_keys(transaction: &mut Transaction<'_>, of: AccountId) -> Result<u64, StoreError> {
     let now = transaction.now();
     let revoke = "UPDATE keys SET revoked_at = $2 WHERE owner = $1 AND revoked_at IS NULL AND NOT playground";

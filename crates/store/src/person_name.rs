@@ -1,4 +1,4 @@
-//! What a person is called.
+//! A person's display name.
 
 /// 1 to 80 characters without control characters, trimmed.
 #[derive(Debug, Clone, PartialEq, Eq)]

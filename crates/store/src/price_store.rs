@@ -1,4 +1,4 @@
-//! Reads and changes prices. They are few, and every report reads them anew: figures are computed by today's prices.
+//! Reads and changes prices. Every report reads them again, because there are few and costs use current prices.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub enum PriceError {
     /// All prices are in one currency.
     #[error("prices are in {0}; remove them all to use another currency")]
     OtherCurrency(Currency),
-    #[error("say the currency with the first price, such as EUR")]
+    #[error("the first price needs a currency, such as EUR")]
     NoCurrency,
-    #[error("there are {MAX_PRICES} prices already")]
+    #[error("there are already {MAX_PRICES} prices")]
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -29,8 +29,7 @@ impl Store {
         read_prices(&mut self.connection().await?).await
     }
 
-    /// Sets the price of a project, or of everything without a price of its own. The currency may be left out once there
-    /// is a price.
+    /// Sets the price of a project, or the default price. The currency may be omitted once there is a price.
     pub async fn set_price(
         &self,
         admin: Admin<'_>,
@@ -74,7 +73,7 @@ impl Store {
     }
 }
 
-/// The table has the default price under the empty label, which no project has.
+/// The default price is stored under the empty label, which no project can have.
 fn column(project: Option<&Project>) -> &str {
     project.map_or("", Project::as_str)
 }

@@ -1,5 +1,5 @@
-//! Prices per million tokens, and what recorded tokens cost by them. All in whole numbers: a price is kept in millionths
-//! of the currency, a cost in millionths of those, so that sums are exact. Pure.
+//! Prices per million tokens, and the cost of recorded tokens. All are whole numbers, so that sums are exact: a price is
+//! in millionths of the currency, a cost in millionths of those. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::rollup::Figures;
 const PRICE_DECIMALS: usize = 6;
 const COST_DECIMALS: usize = 2 * PRICE_DECIMALS;
 
-/// Of a million tokens, in millionths of the currency.
+/// The price of a million tokens, in millionths of the currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenPrice(u64);
 
@@ -24,10 +24,10 @@ pub struct TokenPrice(u64);
 pub struct TokenPriceError;
 
 impl TokenPrice {
-    /// Of the currency. Far more than anybody charges, and far less than overflows.
+    /// In the currency. Far above any real price, and far below an overflow.
     pub const MAX: u64 = 1_000_000;
 
-    /// As columns hold it.
+    /// The form in the database.
     pub(crate) fn micros(self) -> u64 {
         self.0
     }
@@ -40,7 +40,7 @@ impl TokenPrice {
 impl FromStr for TokenPrice {
     type Err = TokenPriceError;
 
-    /// With a decimal point, or the comma that many write. What others read as thousands is refused.
+    /// With a decimal point or comma. A comma that could separate thousands is refused.
     fn from_str(text: &str) -> Result<Self, TokenPriceError> {
         let groups_thousands =
             |(whole, rest): (&str, &str)| rest.len() == 3 && !whole.trim_start_matches('0').is_empty();
@@ -59,14 +59,14 @@ impl FromStr for TokenPrice {
     }
 }
 
-/// With two decimals at least.
+/// With at least two decimals.
 impl fmt::Display for TokenPrice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&decimal(self.0.into(), PRICE_DECIMALS))
     }
 }
 
-/// What a million tokens cost.
+/// The price of a million prompt tokens and of a million completion tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Price {
     pub prompt: TokenPrice,
@@ -108,7 +108,7 @@ impl fmt::Display for Currency {
 pub struct PriceList {
     /// `None` if there is no price.
     pub currency: Option<Currency>,
-    /// Of everything whose project has no price of its own.
+    /// For projects without a price, and keys without a project.
     pub default: Option<Price>,
     pub projects: BTreeMap<Project, Price>,
 }
@@ -118,23 +118,23 @@ impl PriceList {
         self.default.is_none() && self.projects.is_empty()
     }
 
-    pub(crate) fn of(&self, project: Option<&Project>) -> Option<Price> {
+    pub(crate) fn price_for(&self, project: Option<&Project>) -> Option<Price> {
         project.and_then(|project| self.projects.get(project)).copied().or(self.default)
     }
 }
 
-/// What requests cost by today's prices. Tokens that were not measured and keys without a price cost nothing; `requests`
-/// says how many were counted.
+/// The cost of requests at current prices. Unmeasured tokens and keys without a price cost nothing; `requests` is the
+/// number of requests in the cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
     /// In millionths of a millionth of the currency.
     trillionths: u128,
-    /// With both token counts measured, and a price.
+    /// Requests with both token counts measured, and a price.
     pub requests: u64,
 }
 
 impl Cost {
-    pub(crate) fn of(figures: &Figures, price: Option<Price>) -> Self {
+    pub(crate) fn from_figures(figures: &Figures, price: Option<Price>) -> Self {
         let Some(Price { prompt, completion }) = price else { return Self::default() };
         let amount = |tokens: u64, price: TokenPrice| u128::from(tokens) * u128::from(price.0);
         Self {
@@ -148,12 +148,12 @@ impl Cost {
         self.requests += other.requests;
     }
 
-    /// The exact amount, with two decimals at least: for programs.
+    /// The exact amount, with at least two decimals; for programs.
     pub fn exact(&self) -> String {
         decimal(self.trillionths, COST_DECIMALS)
     }
 
-    /// Rounded to so many decimals, half up.
+    /// Rounded half up to `decimals` decimals.
     pub fn rounded(&self, decimals: usize) -> String {
         let unit = 10u128.pow(COST_DECIMALS.saturating_sub(decimals) as u32);
         let rounded = (self.trillionths + unit / 2) / unit;
@@ -161,7 +161,6 @@ impl Cost {
         format!("{whole}.{rest:0decimals$}")
     }
 
-    /// Whether it is at least so many cents.
     pub fn is_at_least_cents(&self, cents: u32) -> bool {
         self.trillionths >= u128::from(cents) * 10u128.pow(COST_DECIMALS as u32 - 2)
     }
@@ -171,7 +170,7 @@ impl Cost {
     }
 }
 
-/// A number that has so many decimals, without the zeros at its end, but two decimals at least.
+/// A number in units of its last decimal as text, without trailing zeros, but with at least two decimals.
 fn decimal(number: u128, decimals: usize) -> String {
     let unit = 10u128.pow(decimals as u32);
     let rest = format!("{:0decimals$}", number % unit);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn prices_are_read_and_written_exactly() {
+    fn prices_are_parsed_and_formatted_exactly() {
         for (typed, written) in [
             ("0.2", "0.20"),
             ("12", "12.00"),
@@ -228,27 +227,27 @@ mod tests {
 
     #[test]
     fn a_cost_is_tokens_times_price() {
-        let cost = Cost::of(&figures(1_500_000, 250_000), Some(price("0.20", "0.80")));
+        let cost = Cost::from_figures(&figures(1_500_000, 250_000), Some(price("0.20", "0.80")));
         assert_eq!((cost.exact().as_str(), cost.requests), ("0.50", 2));
-        let small = Cost::of(&figures(1, 0), Some(price("0.2", "0.8")));
+        let small = Cost::from_figures(&figures(1, 0), Some(price("0.2", "0.8")));
         assert_eq!((small.exact(), small.rounded(4)), ("0.0000002".into(), "0.0000".into()));
-        assert_eq!(Cost::of(&figures(25_000, 0), Some(price("0.2", "0"))).rounded(2), "0.01", "half up");
-        assert_eq!(Cost::of(&figures(1, 1), None), Cost::default());
+        assert_eq!(Cost::from_figures(&figures(25_000, 0), Some(price("0.2", "0"))).rounded(2), "0.01", "half up");
+        assert_eq!(Cost::from_figures(&figures(1, 1), None), Cost::default());
     }
 
     #[test]
-    fn a_project_without_a_price_of_its_own_has_the_default() {
+    fn a_project_without_a_price_has_the_default() {
         let search = Project::parse("search").unwrap();
         let mut list = PriceList { default: Some(price("1", "1")), ..PriceList::default() };
-        assert_eq!(list.of(Some(&search)), Some(price("1", "1")));
+        assert_eq!(list.price_for(Some(&search)), Some(price("1", "1")));
         list.projects.insert(search.clone(), price("2", "3"));
-        assert_eq!(list.of(Some(&search)), Some(price("2", "3")));
-        assert_eq!(list.of(None), Some(price("1", "1")));
+        assert_eq!(list.price_for(Some(&search)), Some(price("2", "3")));
+        assert_eq!(list.price_for(None), Some(price("1", "1")));
     }
 
     proptest! {
         #[test]
-        fn the_costs_of_parts_add_up_to_the_cost_of_all(
+    fn costs_of_parts_add_up_to_the_total(
             tokens in proptest::collection::vec((0..1u64 << 40, 0..1u64 << 40), 1..20),
             prompt in 0..=TokenPrice::MAX * 1_000_000,
             completion in 0..=TokenPrice::MAX * 1_000_000,
@@ -257,13 +256,13 @@ mod tests {
             let (mut all, mut sum) = (Figures::default(), Cost::default());
             for (prompt, completion) in tokens {
                 all.merge(&figures(prompt, completion));
-                sum.merge(&Cost::of(&figures(prompt, completion), price));
+                sum.merge(&Cost::from_figures(&figures(prompt, completion), price));
             }
-            prop_assert_eq!(sum, Cost::of(&all, price));
+            prop_assert_eq!(sum, Cost::from_figures(&all, price));
         }
 
         #[test]
-        fn a_price_reads_back(micros in 0..=TokenPrice::MAX * 1_000_000) {
+        fn a_price_round_trips(micros in 0..=TokenPrice::MAX * 1_000_000) {
             prop_assert_eq!(TokenPrice(micros).to_string().parse(), Ok(TokenPrice(micros)));
         }
     }

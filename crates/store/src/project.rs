@@ -1,5 +1,5 @@
-//! The project of a key: a free label, by which usage is grouped and priced. A key has one or none; what was recorded
-//! counts for the label that its key has when a report is read.
+//! The project of a key: a free label, by which usage is grouped and priced. A key has at most one. A report counts all
+//! use of a key for the label that the key has at that time.
 
 use std::fmt;
 
@@ -20,12 +20,12 @@ impl Project {
         if is_valid { Ok(Self(label.to_owned())) } else { Err(ProjectError) }
     }
 
-    /// Of a form's field: `None` if it is left empty.
+    /// Parses a form field: `None` if it is empty.
     pub fn parse_optional(text: &str) -> Result<Option<Self>, ProjectError> {
         if text.trim().is_empty() { Ok(None) } else { Self::parse(text).map(Some) }
     }
 
-    /// Was checked before it was stored.
+    /// Not checked again: it was checked before it was stored.
     pub(crate) fn stored(label: String) -> Self {
         Self(label)
     }

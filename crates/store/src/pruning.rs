@@ -1,5 +1,5 @@
-//! Deletes what is older than its retention, a batch at a time, and logs what it deleted. What is old is decided by
-//! `RetentionClock`; this feeds it with the database's clock and with the time that has really passed.
+//! Deletes rows that are older than the retention, in batches, and logs the deletions. `RetentionClock` decides which rows
+//! are old; this module feeds it the database's clock and the elapsed monotonic time.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,34 +11,33 @@ use crate::retention::RetentionClock;
 use crate::writer::{CommitError, LedgerBackend};
 use crate::{challenges, limits, links, notices, sessions, sign_in_failures};
 
-/// How often old rows are deleted, and how soon again if a batch did not get them all.
+/// The interval of deletions, and the pause before the next batch if rows remain.
 const INTERVAL: Duration = Duration::from_secs(60);
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
-/// How far the ledger's time may have moved before it is stored again.
+/// How far the ledger's time may move before it is stored again.
 const STORE_INTERVAL: Duration = Duration::from_secs(900);
 
-/// What the database knows about the time.
+/// The times that the database has.
 pub(crate) struct ClockReading {
-    /// Its clock.
+    /// The database's clock.
     pub(crate) clock: Timestamp,
-    /// The ledger's own time, as it was last stored by any process.
+    /// The ledger's time, as last stored by any process.
     pub(crate) stored: Option<Timestamp>,
-    /// Only if no time is stored.
+    /// Read only if no time is stored.
     pub(crate) newest_row: Option<Timestamp>,
 }
 
-/// What may be deleted.
+/// The times before which rows may be deleted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     /// Rows before this.
     pub(crate) rows_before: Timestamp,
-    /// The time by which sessions and links have ended.
+    /// Sessions and links that expired before this may be deleted.
     pub(crate) now: Timestamp,
     /// The database's clock, by which new days get their partitions.
     pub(crate) clock: Timestamp,
 }
 
-/// What was deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Deleted {
     pub(crate) rows: u64,
@@ -49,7 +48,7 @@ pub(crate) struct Deleted {
 }
 
 impl Due {
-    /// Deletes what has ended beside rows: statements, with the times that they take.
+    /// Statements that delete everything expired except rows, with their parameters.
     pub(crate) fn ended(self) -> [(&'static str, Vec<Timestamp>); 6] {
         let now = self.now;
         [
@@ -76,9 +75,9 @@ pub(crate) struct Pruner {
     next: Instant,
     /// `None` until the database's clock was read.
     watch: Option<Watch>,
-    /// What the last reading allows and when it was, while batches of it remain.
+    /// The result and the time of the last reading of the clock, while batches remain.
     due: Option<(Due, Instant)>,
-    /// Since the last log line.
+    /// Deleted since the last log line.
     deleted: Deleted,
     disputed: bool,
 }
@@ -103,13 +102,13 @@ impl Pruner {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Tries again later.
+    /// Retries after the interval.
     pub(crate) fn postpone(&mut self) {
         self.next = Instant::now() + INTERVAL;
         self.due = None;
     }
 
-    /// Deletes a batch of what is due.
+    /// Deletes one batch.
     pub(crate) fn run(
         &mut self,
         backend: &mut dyn LedgerBackend,
@@ -189,12 +188,12 @@ fn log_dispute(disputed: bool, clock: Timestamp, time: Timestamp) {
         tracing::warn!(
             %clock,
             %time,
-            "the database's clock and the time known to the ledger are more than a day apart: the clock was set, or the \
-             service was stopped; rows are deleted by the earlier of the two, and the ledger follows a steady clock by \
-             a day an hour"
+            "the database's clock and the ledger's time are more than a day apart: the clock was set, or the service \
+             was stopped; rows are deleted by the earlier of the two, and the ledger's time catches up with a steady \
+             clock by one day per hour"
         );
     } else {
-        tracing::info!(%clock, "the database's clock and the time known to the ledger agree again");
+        tracing::info!(%clock, "the database's clock and the ledger's time agree again");
     }
 }
 
@@ -202,5 +201,5 @@ pub(crate) fn utc(time: Timestamp) -> humantime::Rfc3339Timestamp {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_millis(time.as_millis().min(MAX_MILLIS)))
 }
 
-/// The end of the year 9999, which is as far as the format goes.
+/// The end of the year 9999, the last that the format supports.
 const MAX_MILLIS: u64 = 253_402_300_799_000;

@@ -1,7 +1,7 @@
-//! Replies of the ledger's writer to those who wait for their rows.
+//! Replies of the ledger's writer to the requests that wait for their rows.
 //!
-//! Waking a task on another thread costs a system call. So the replies of a group go to each thread in one message, and
-//! a task there hands them out.
+//! Waking a task on another thread costs a system call. So each thread gets the replies of a group in one message, and a
+//! task on that thread distributes them.
 
 use chat::RequestId;
 use tokio::runtime::Handle;
@@ -12,24 +12,24 @@ use crate::ledger::RecordError;
 /// When a row was durable, in microseconds since 1970.
 pub(crate) type Recorded = Result<u64, RecordError>;
 
-/// Where a reply goes.
+/// The receiver of a reply.
 pub(crate) struct ReplyAddress {
     pub(crate) sender: oneshot::Sender<Recorded>,
-    /// The thread that waits, if it is known.
+    /// The waiting thread, if it is known.
     pub(crate) port: Option<ReplyPort>,
 }
 
-/// Where a thread receives replies.
+/// The channel on which a thread receives replies.
 #[derive(Clone)]
 pub(crate) struct ReplyPort(mpsc::UnboundedSender<Vec<Reply>>);
 
 impl ReplyPort {
-    /// Ends by itself when nobody can send to it any more.
+    /// Its task ends when the last sender is dropped.
     pub(crate) fn open(runtime: &Handle) -> Self {
         let (port, mut received) = mpsc::unbounded_channel::<Vec<Reply>>();
         runtime.spawn(async move {
             while let Some(replies) = received.recv().await {
-                replies.into_iter().for_each(Reply::hand_out);
+                replies.into_iter().for_each(Reply::deliver);
             }
         });
         Self(port)
@@ -43,8 +43,8 @@ struct Reply {
 }
 
 impl Reply {
-    /// Logs a failure that nobody waits for, or no longer: the client may have disconnected.
-    fn hand_out(self) {
+    /// Logs a failure if no request waits for it, for example because the client has disconnected.
+    fn deliver(self) {
         let unread = match self.sender {
             Some(sender) => sender.send(self.result).err(),
             None => Some(self.result),
@@ -55,7 +55,7 @@ impl Reply {
     }
 }
 
-/// The replies of one group. There are few threads, so a list of them is searched.
+/// The replies of one group. There are few threads, so a linear search suffices.
 #[derive(Default)]
 pub(crate) struct Replies(Vec<(ReplyPort, Vec<Reply>)>);
 
@@ -63,7 +63,7 @@ impl Replies {
     pub(crate) fn add(&mut self, request_id: RequestId, to: Option<ReplyAddress>, result: Recorded) {
         let (sender, port) = to.map(|to| (to.sender, to.port)).unzip();
         let reply = Reply { request_id, sender, result };
-        let Some(port) = port.flatten() else { return reply.hand_out() };
+        let Some(port) = port.flatten() else { return reply.deliver() };
         match self.0.iter_mut().find(|(known, _)| known.0.same_channel(&port.0)) {
             Some((_, replies)) => replies.push(reply),
             None => self.0.push((port, vec![reply])),
@@ -72,9 +72,9 @@ impl Replies {
 
     pub(crate) fn send(self) {
         for (port, replies) in self.0 {
-            // The thread has ended: there is nobody to wake.
+            // The thread has ended, and cannot distribute them.
             if let Err(mpsc::error::SendError(replies)) = port.0.send(replies) {
-                replies.into_iter().for_each(Reply::hand_out);
+                replies.into_iter().for_each(Reply::deliver);
             }
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everyone_gets_a_reply_wherever_they_wait() {
+    async fn every_request_gets_its_reply_on_any_thread() {
         let ports = [ReplyPort::open(&Handle::current()), ReplyPort::open(&Handle::current())];
         let mut replies = Replies::default();
         let mut waiting = Vec::new();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_stops_nobody() {
+    fn replies_arrive_although_their_thread_has_ended() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let port = ReplyPort::open(runtime.handle());
         drop(runtime);

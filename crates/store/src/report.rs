@@ -6,9 +6,9 @@ use chat::Timestamp;
 
 use crate::StoreError;
 use crate::latency::Latencies;
+use crate::pending::PendingRows;
 use crate::rollup::Figures;
 use crate::scope::Scope;
-use crate::unsummed::Unsummed;
 use crate::usage::{OutcomeUsage, Step, TimeSlice, UsageReport};
 
 /// Sums the roll-ups of one scope, by time and outcome.
@@ -16,6 +16,7 @@ pub(crate) struct ReportBuilder {
     step: Step,
     slices: BTreeMap<Timestamp, TimeSlice>,
     outcomes: BTreeMap<(u16, String), Figures>,
+    failed_latencies: Latencies,
 }
 
 pub(crate) struct RollupRow {
@@ -29,20 +30,20 @@ pub(crate) struct RollupRow {
 
 impl ReportBuilder {
     pub(crate) fn new(step: Step) -> Self {
-        Self { step, slices: BTreeMap::new(), outcomes: BTreeMap::new() }
+        Self { step, slices: BTreeMap::new(), outcomes: BTreeMap::new(), failed_latencies: Latencies::default() }
     }
 
-    /// Adds stored roll-ups, and what they lack.
+    /// Adds stored roll-ups, and the rows that they do not contain.
     pub(crate) fn add_all(
         &mut self,
         scope: Scope,
         stored: impl IntoIterator<Item = Result<RollupRow, StoreError>>,
-        unsummed: &Unsummed,
+        pending: &PendingRows,
     ) -> Result<(), StoreError> {
         for row in stored {
             self.add(row?);
         }
-        unsummed.hours(scope).for_each(|row| self.add(row));
+        pending.hours(scope).for_each(|row| self.add(row));
         Ok(())
     }
 
@@ -50,17 +51,22 @@ impl ReportBuilder {
         let start = Timestamp::from_seconds(self.step.resolution().start_of(part.start));
         let slice = self.slices.entry(start).or_insert_with(|| TimeSlice { start, ..TimeSlice::default() });
         slice.figures.merge(&part.figures);
-        slice.succeeded += if part.code.is_empty() { part.figures.requests } else { 0 };
-        slice.latencies.merge(&part.latencies);
+        if part.code.is_empty() {
+            slice.succeeded += part.figures.requests;
+            slice.latencies.merge(&part.latencies);
+        } else {
+            self.failed_latencies.merge(&part.latencies);
+        }
         self.outcomes.entry((part.status, part.code)).or_default().merge(&part.figures);
     }
 
-    pub(crate) fn finish(self, unsummed: &Unsummed, now: Timestamp) -> UsageReport {
-        let period = unsummed.period();
+    pub(crate) fn finish(self, pending: &PendingRows, now: Timestamp) -> UsageReport {
+        let period = pending.period();
         let mut report = UsageReport {
             since: period.start(),
             until: period.end().min(now),
-            is_widened: unsummed.is_widened(),
+            is_widened: pending.is_widened(),
+            failed_latencies: self.failed_latencies,
             by_time: self.slices.into_values().collect(),
             ..UsageReport::default()
         };

@@ -1,5 +1,5 @@
-//! What a search for requests looks at, and for how long. A filter may match nothing among millions of rows, so each
-//! search looks at so many and says where it stopped. Pure.
+//! The bounds of a search for requests. A filter may match nothing among millions of rows, so each search scans a limited
+//! number of rows and returns where it stopped. Pure.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -9,22 +9,22 @@ use chat::RequestId;
 use crate::id::AccountId;
 use crate::usage::{RequestQuery, StatusFilter};
 
-/// Rows that one search looks at: some tens of milliseconds.
+/// Rows that one search scans, in some tens of milliseconds.
 pub(crate) const MAX_SCANNED: usize = 80_000;
 
-/// The keys whose requests may have been a person's (`$1`): theirs now, or before they were given away.
+/// The keys that belong to person `$1`, or did before they were given away.
 pub(crate) const KEYS_OF_PERSON: &str = "SELECT id FROM keys WHERE owner = $1
     UNION SELECT key_id FROM given_keys WHERE first_owner = $1
     UNION SELECT key_id FROM person_sums WHERE span = 691200 AND account = $1";
 
 impl RequestQuery {
-    /// The ids in which it searches.
+    /// The ids to search.
     pub(crate) fn ids(&self) -> Range<RequestId> {
         let end = self.until.map_or(RequestId::from_bytes([0xff; 16]), RequestId::first_at);
         RequestId::first_at(self.since)..self.before.map_or(end, |before| before.min(end))
     }
 
-    /// Whether rows have to be looked at that do not match.
+    /// Whether the scan may meet rows that do not match.
     pub(crate) fn is_filtered(&self) -> bool {
         self.person.is_some() || self.min_latency.is_some() || self.status.is_some()
     }
@@ -33,12 +33,12 @@ impl RequestQuery {
         self.min_latency.map(|latency| latency.as_micros() as u64)
     }
 
-    /// How many rows of each list are looked at, if there are so many lists.
+    /// The number of rows to scan of each list.
     pub(crate) fn scan_limit(&self, lists: usize) -> usize {
         (MAX_SCANNED / lists.max(1)).max(self.limit as usize)
     }
 
-    /// Whether a row matches that lies within the ids.
+    /// Whether a row within `ids` matches.
     pub(crate) fn matches(&self, status: u16, total_us: u64, account: Option<AccountId>) -> bool {
         let has_status = match self.status {
             None => true,
@@ -51,7 +51,7 @@ impl RequestQuery {
     }
 }
 
-/// The newest matches of several lists of requests, each of which was searched from its newest row on.
+/// The newest matches of several lists of requests, each searched from its newest row.
 #[derive(Default)]
 pub(crate) struct Matches {
     found: Vec<RequestId>,
@@ -68,7 +68,7 @@ impl Matches {
         self.searched_to = self.searched_to.max(Some(last));
     }
 
-    /// The newest ones that no list can add to, and where the search stopped if they are fewer than asked for.
+    /// The newest matches, without those older than an unsearched row; and where the search stopped if they are too few.
     pub(crate) fn finish(self, limit: usize) -> (Vec<RequestId>, Option<RequestId>) {
         let Self { mut found, searched_to } = self;
         found.retain(|request| searched_to.is_none_or(|end| *request >= end));
@@ -88,7 +88,7 @@ mod tests {
         RequestId::at_micros(number << 12, 0)
     }
 
-    /// One search: of each list the newest rows below `before`, of which every third matches.
+    /// One search over the newest rows below `before` of each list, of which every third matches.
     fn search(lists: &[Vec<u64>], before: u64, limit: usize, scanned: usize) -> (Vec<RequestId>, Option<RequestId>) {
         let mut matches = Matches::default();
         for list in lists {
@@ -111,9 +111,9 @@ mod tests {
     }
 
     proptest! {
-        /// However lists and bounds are: searching on from where a search stopped finds every match once, newest first.
+        /// Repeated searches, each from where the previous one stopped, find every match once, newest first.
         #[test]
-        fn searches_that_go_on_find_everything(
+        fn repeated_searches_find_every_match(
             lists in proptest::collection::vec(proptest::collection::btree_set(0u64..300, 0..80), 1..4),
             limit in 1usize..10,
             scanned in 1usize..20,

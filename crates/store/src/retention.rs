@@ -1,50 +1,50 @@
-//! By which time old rows are deleted. Nothing is deleted on the word of one clock.
+//! The time by which old rows are deleted. One clock alone never causes a deletion.
 //!
-//! What is deleted is gone, and any clock can be set wrong: by a host, by hand, by a failover to another server. So the
-//! ledger has a time of its own, stored beside the rows. It follows the database's clock, but no faster than time
-//! passes on a clock that nobody can set. Only when the database's clock has been steady for an hour does it catch up,
-//! by a day an hour. A clock that is wrong for less than an hour deletes nothing; a service that was stopped for
-//! months deletes what is due within days, and one that was restarted within an hour goes on by the clock. No row is
-//! needed as a witness, so an idle service deletes as a busy one.
+//! A deletion cannot be undone, and any clock can be set wrong: by a host, by hand, by a failover to another server. So the
+//! ledger has a separate time, stored beside the rows. It follows the database's clock, but no faster than the monotonic
+//! clock. Only when the database's clock has been steady for an hour does the ledger's time catch up, by one day per hour.
+//! A clock that is wrong for less than an hour deletes nothing. A service that was stopped for months deletes all due rows
+//! within days, and one that was restarted within an hour uses the clock immediately. No recent rows are needed for this,
+//! so an idle service deletes like a busy one.
 //!
-//! Knows no clock and no database: it is told what both say.
+//! Reads neither a clock nor a database: both values are arguments.
 
 use std::time::Duration;
 
 use chat::Timestamp;
 
-/// A clock that was off by no more than this from one reading to the next was not set.
+/// A clock that is off by at most this from one reading to the next was not set.
 const STEP: Duration = Duration::from_secs(60);
-/// How long a clock runs without a step before it is followed faster than time passes.
+/// How long a clock must run without a step before the ledger's time catches up.
 const STEADY: Duration = Duration::from_secs(3_600);
-/// How much faster: a day in an hour.
+/// The speed of catching up: a day per hour.
 const CATCH_UP: u32 = 24;
-/// A process that starts believes a clock that is no further ahead of the stored time: the service was restarted.
+/// A clock at most this far ahead of the stored time is accepted at the start: the service was restarted.
 const RESTART: Duration = Duration::from_secs(3_600);
-/// More is worth a warning.
+/// A larger difference is logged as a warning.
 const MAX_DISAGREEMENT: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug, Clone)]
 pub(crate) struct RetentionClock {
-    /// The ledger's own time.
+    /// The ledger's time.
     time: Timestamp,
     /// The database's clock, as last read.
     clock: Timestamp,
-    /// How long it has run without a step.
+    /// How long the clock has run without a step.
     steady: Duration,
 }
 
 impl RetentionClock {
-    /// Goes on where an earlier process left off. A database without a stored time is of an earlier version or new: its
-    /// newest row is what is known.
+    /// Continues from an earlier process's state. A database without a stored time is new or from an earlier version: its
+    /// newest row is used instead.
     pub(crate) fn resume(stored: Option<Timestamp>, newest_row: Option<Timestamp>, clock: Timestamp) -> Self {
         let known = stored.or(newest_row.map(|row| row.min(clock))).unwrap_or(clock);
         let time = if clock.duration_since(known) <= RESTART { known.max(clock) } else { known };
         Self { time, clock, steady: Duration::ZERO }
     }
 
-    /// The database's clock was read again, after that much time on a clock that nobody can set. `moved` is the stored
-    /// time if another process has moved it meanwhile, by the same rule.
+    /// Applies another reading of the database's clock. `elapsed` is monotonic time since the previous one. `moved` is the
+    /// stored time if another process has moved it meanwhile, by the same rule.
     pub(crate) fn advance(&mut self, clock: Timestamp, elapsed: Duration, moved: Option<Timestamp>) {
         let expected = self.clock + elapsed;
         let stepped = clock.duration_since(expected).max(expected.duration_since(clock)) > STEP;
@@ -62,29 +62,29 @@ impl RetentionClock {
         }
     }
 
-    /// The ledger's own time, to be stored.
+    /// The ledger's time, to be stored.
     pub(crate) fn time(&self) -> Timestamp {
         self.time
     }
 
-    /// The time by which anything may be deleted: what neither the database's clock nor the ledger disputes.
+    /// The time by which rows may be deleted: the earlier of the database's clock and the ledger's time.
     pub(crate) fn agreed(&self) -> Timestamp {
         self.time.min(self.clock)
     }
 
-    /// New rows and changes do not get an earlier time than this: the clock has just been set back, and may be set
-    /// forward again. `None` once it has stayed behind for so long that the ledger's time must have been wrong.
+    /// The earliest time for new rows and changes, if the clock has just been set back and may be set forward again.
+    /// `None` once it has stayed behind for so long that the ledger's time must have been wrong.
     pub(crate) fn floor(&self) -> Option<Timestamp> {
         (self.clock >= self.time || self.steady < STEADY).then_some(self.time)
     }
 
-    /// How far the database's clock is ahead of the ledger's own time, in seconds; negative if it is behind.
+    /// How far the database's clock is ahead of the ledger's time, in seconds; negative if it is behind.
     pub(crate) fn disagreement_seconds(&self) -> i64 {
         let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
         seconds(self.clock.duration_since(self.time)) - seconds(self.time.duration_since(self.clock))
     }
 
-    /// Whether the two are so far apart that somebody should look at the clock.
+    /// Whether the two differ so much that the operator should check the clock.
     pub(crate) fn is_disputed(&self) -> bool {
         self.disagreement_seconds().unsigned_abs() > MAX_DISAGREEMENT.as_secs()
     }
@@ -106,14 +106,14 @@ mod tests {
         clock
     }
 
-    /// The true time, and a clock that is off by so many days. Positive is ahead.
+    /// A clock that is `days` off the true time; positive is ahead.
     fn shifted(now: Timestamp, days: i64) -> Timestamp {
         let shift = days.unsigned_abs() as u32 * DAY;
         if days < 0 { now.saturating_sub(shift) } else { now + shift }
     }
 
     #[test]
-    fn a_clock_that_jumps_ahead_for_a_minute_moves_nothing() {
+    fn a_clock_ahead_for_a_minute_has_no_effect() {
         let mut clock = running();
         let now = START + 2 * HOUR;
         clock.advance(now + MINUTE + 200 * DAY, MINUTE, None);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_starts_under_a_wrong_clock_goes_by_what_is_stored() {
+    fn a_process_that_starts_with_a_wrong_clock_uses_the_stored_time() {
         let mut clock = RetentionClock::resume(Some(START), Some(START + 200 * DAY), START + 200 * DAY);
         assert_eq!(clock.agreed(), START);
         clock.advance(START + 200 * DAY + MINUTE, MINUTE, None);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_within_an_hour_costs_no_time() {
+    fn after_a_restart_within_an_hour_the_clock_is_used() {
         assert_eq!(RetentionClock::resume(Some(START), None, START + HOUR).agreed(), START + HOUR);
         assert_eq!(RetentionClock::resume(Some(START), None, START + HOUR + MINUTE).agreed(), START);
         assert_eq!(RetentionClock::resume(Some(START + HOUR), None, START).time(), START + HOUR);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_stop_of_a_hundred_days_everything_due_is_deleted_within_days() {
+    fn after_a_stop_of_a_hundred_days_all_due_rows_are_deleted_within_days() {
         let mut clock = RetentionClock::resume(Some(START), None, START + 100 * DAY);
         let mut now = START + 100 * DAY;
         let mut minutes = 0;
@@ -174,15 +174,15 @@ mod tests {
         assert!(minutes > 4 * 24 * 60, "{minutes}");
     }
 
-    /// How a clock behaves for a while: off by so many days, for so many minutes.
+    /// Periods in which a clock is wrong: days off, and the duration in minutes.
     fn spells(longest_minutes: u64) -> impl Strategy<Value = Vec<(i64, u64)>> {
         proptest::collection::vec((-400_i64..400, 1..=longest_minutes), 1..40)
     }
 
     proptest! {
-        /// However wrong, and however often: no wrong spell of less than an hour deletes anything early.
+        /// No period of less than an hour with a wrong clock deletes anything early, however wrong and frequent.
         #[test]
-        fn short_spells_never_delete_early(spells in spells(59), right in 0_u64..300) {
+        fn short_periods_of_a_wrong_clock_never_delete_early(spells in spells(59), right in 0_u64..300) {
             let (mut clock, mut now) = (running(), START + 2 * HOUR);
             for (days, minutes) in spells.into_iter().flat_map(|spell| [spell, (0, right)]) {
                 for _ in 0..minutes {
@@ -193,10 +193,10 @@ mod tests {
             }
         }
 
-        /// Once the clock is right, the ledger's time gets there in about the time that it was wrong for, and an hour. (A
-        /// clock that is behind leads it away by 25 days an hour, and back by 23.)
+        /// Once the clock is right, the ledger's time reaches it in about the time that it was wrong for, plus an hour. (A
+        /// clock that is behind moves it away by 25 days per hour, and a right one back by 23.)
         #[test]
-        fn a_clock_that_stays_right_is_believed_in_the_end(spells in spells(3000)) {
+        fn a_clock_that_stays_right_is_reached(spells in spells(3000)) {
             let (mut clock, mut now, mut wrong) = (running(), START + 2 * HOUR, 0);
             for (days, minutes) in spells {
                 for _ in 0..minutes {
@@ -212,9 +212,9 @@ mod tests {
             prop_assert_eq!(clock.time(), now);
         }
 
-        /// However long or short the times between two readings are.
+        /// For any time between two readings.
         #[test]
-        fn it_never_moves_faster_than_a_day_an_hour_nor_beyond_the_clock(
+        fn it_never_moves_faster_than_a_day_per_hour_nor_beyond_the_clock(
             readings in proptest::collection::vec((-400_i64..400, 0_u64..200_000), 1..100),
         ) {
             let (mut clock, mut now) = (running(), START + 2 * HOUR);
@@ -228,7 +228,7 @@ mod tests {
             }
         }
 
-        /// Processes that share a stored time, and move it only from the value that they have seen.
+        /// Processes share a stored time, and move it only from the value that they have read.
         #[test]
         fn many_processes_are_no_faster_than_one(
             offset in 1_i64..400, turns in proptest::collection::vec((0_usize..4, 1_u64..300), 1..200),

@@ -1,11 +1,12 @@
-//! What one recorded request adds to which roll-ups. Pure and commutative: rows may arrive in any order and group, and
+//! Roll-ups, and what a recorded request adds to them. Pure and commutative: rows may arrive in any order and grouping, and
 //! every way of summing gives the same figure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
-use chat::{KeyId, RequestId, Timestamp, TokenUsage};
+use chat::{FinishReason, KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
@@ -15,10 +16,10 @@ use crate::usage::persist_us;
 /// One request in the ledger.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Also says when it arrived.
+    /// Contains the time of arrival.
     pub request_id: RequestId,
     pub key: KeyId,
-    /// `None` for a key that was made at the command line.
+    /// `None` for a key that was created at the command line.
     pub owner: Option<AccountId>,
     pub outcome: Outcome,
     /// Measured token counts.
@@ -26,52 +27,61 @@ pub struct Entry {
     pub timings: Timings,
     /// `None` if grounding was not considered.
     pub grounding: Option<GroundingRecord>,
+    pub inference: InferenceRecord,
 }
 
-/// What is kept about a request's grounding: numbers, never text.
+/// The runtime of a completion, and why it ended. Empty for a request that was sent to no runtime.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InferenceRecord {
+    /// The name of the last runtime that was tried: its URL without secrets.
+    pub runtime: Option<Arc<str>>,
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// A request's grounding in numbers; its text is never stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroundingRecord {
-    /// How much it seemed to need facts, from 0 to 1.
+    /// The score of the request's need for facts, from 0 to 1.
     pub score: f32,
     /// The version of the scorer.
     pub scorer: u16,
-    /// How many sources went into the prompt; `None` if there was no search, or it failed.
+    /// The number of sources in the prompt; `None` if there was no search, or it failed.
     pub sources: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outcome {
-    /// The HTTP status that the caller got.
+    /// The HTTP status that was returned to the caller.
     pub status: u16,
     /// The error's code; `None` for a success.
     pub code: Option<&'static str>,
 }
 
-/// Where a request's time went; `None` for what did not happen.
+/// The durations of a request's steps; `None` for a step that did not happen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Timings {
     /// From arrival to the start of work.
     pub queue: Option<Duration>,
-    /// Asking Search.
+    /// The request to Search.
     pub search: Option<Duration>,
-    /// Waiting for the runtime.
+    /// The wait for the runtime.
     pub inference: Option<Duration>,
     /// From arrival until the row is queued.
     pub total: Duration,
 }
 
-/// What the roll-ups take from a recorded request.
+/// The parts of a recorded request that the roll-ups use.
 #[derive(Debug, Clone)]
 pub(crate) struct LedgerRow {
     pub(crate) request_id: RequestId,
     pub(crate) key: KeyId,
-    /// At the time of the request.
+    /// The key's owner at the time of the request.
     pub(crate) owner: Option<AccountId>,
     pub(crate) status: u16,
     /// Empty for a success.
     pub(crate) code: String,
     pub(crate) usage: TokenUsage,
-    /// In microseconds, by phase; `None` for what did not happen or is not known.
+    /// In microseconds, by phase; `None` for a phase that did not happen or is unknown.
     pub(crate) micros: [Option<u64>; Phase::ALL.len()],
 }
 
@@ -99,7 +109,7 @@ pub struct Figures {
     pub prompt: Measured,
     pub completion: Measured,
     pub total: Measured,
-    /// When the newest of them arrived; the default if there are none.
+    /// The arrival of the newest request; the default if there are none.
     pub last_at: Timestamp,
 }
 
@@ -112,7 +122,7 @@ impl Figures {
         self.last_at = self.last_at.max(other.last_at);
     }
 
-    /// Subtracts what was added before or will be added; `last_at` stays.
+    /// Subtracts a part that was added before or will be added later; `last_at` is unchanged.
     fn subtract(&mut self, part: &Self) {
         self.requests = self.requests.wrapping_sub(part.requests);
         self.prompt.subtract(part.prompt);
@@ -121,7 +131,7 @@ impl Figures {
     }
 }
 
-/// A sum of token counts, and how many requests had that count measured.
+/// A sum of token counts, and the number of requests whose count was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     pub sum: u64,
@@ -134,7 +144,7 @@ impl Measured {
         (self.count > 0).then_some(self.sum)
     }
 
-    fn of(figure: Option<u32>) -> Self {
+    fn from_count(figure: Option<u32>) -> Self {
         Self { sum: figure.unwrap_or(0).into(), count: figure.is_some().into() }
     }
 
@@ -168,7 +178,7 @@ impl Resolution {
         }
     }
 
-    /// The start of the range that holds a time, both in seconds since 1970.
+    /// The start of the range that contains a time, both in seconds since 1970.
     pub(crate) fn start_of(self, seconds: u64) -> u64 {
         seconds - seconds % self.seconds()
     }
@@ -218,14 +228,14 @@ impl KeySum {
         self.succeeded = self.succeeded.wrapping_add(other.succeeded);
     }
 
-    /// Subtracts what was added before or will be added: only the total has to come out right.
+    /// Subtracts a part that was added before or will be added later: only the total has to be right.
     pub(crate) fn subtract(&mut self, part: &Self) {
         self.figures.subtract(&part.figures);
         self.succeeded = self.succeeded.wrapping_sub(part.succeeded);
     }
 }
 
-/// What rows add to the roll-ups, in the order of writing.
+/// The additions to roll-ups, in the order in which they are written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
@@ -235,12 +245,12 @@ pub(crate) struct Rollups {
 }
 
 impl Rollups {
-    /// Sums by person are made for keys that were given to somebody else: all others have had one owner only.
+    /// Sums by person are made only for keys that were given to another person: all others have had a single owner.
     pub(crate) fn new(given_keys: HashSet<KeyId>) -> Self {
         Self { given_keys, ..Self::default() }
     }
 
-    /// Without sums yet.
+    /// Empty roll-ups with the same given keys.
     pub(crate) fn same_keys(&self) -> Self {
         Self::new(self.given_keys.clone())
     }
@@ -248,9 +258,9 @@ impl Rollups {
     pub(crate) fn add(&mut self, row: &LedgerRow) {
         let figures = Figures {
             requests: 1,
-            prompt: Measured::of(row.usage.prompt),
-            completion: Measured::of(row.usage.completion),
-            total: Measured::of(row.usage.total),
+            prompt: Measured::from_count(row.usage.prompt),
+            completion: Measured::from_count(row.usage.completion),
+            total: Measured::from_count(row.usage.total),
             last_at: row.request_id.timestamp(),
         };
         for rollup in rollup_keys(row) {
@@ -281,12 +291,12 @@ impl Rollups {
         self.sums.iter()
     }
 
-    /// Sums by key and person, of keys that were given to somebody else.
+    /// Sums by key and person, of keys that were given to another person.
     pub(crate) fn people(&self) -> impl Iterator<Item = (&PersonSumKey, &KeySum)> {
         self.people.iter()
     }
 
-    /// When each key was used last.
+    /// The last use of each key.
     pub(crate) fn last_uses(&self) -> impl Iterator<Item = (KeyId, Timestamp)> {
         // A key whose requests lie in two ranges comes twice, the later one last.
         let widest = self.sums.iter().filter(|(key, _)| key.span == Resolution::EightDays);
@@ -294,7 +304,7 @@ impl Rollups {
     }
 }
 
-/// Every roll-up that a request counts in.
+/// The roll-ups that a request counts in.
 fn rollup_keys(row: &LedgerRow) -> impl Iterator<Item = RollupKey> {
     let start = Resolution::Hour.start_of(row.request_id.unix_seconds());
     let scopes = [Some(Scope::Everyone), row.owner.map(Scope::Owner), Some(Scope::Key(row.key))];
@@ -310,9 +320,9 @@ pub(crate) struct SumRange {
     pub(crate) added: bool,
 }
 
-/// Which sums make up a time in whole hours, in seconds since 1970: eight-day sums between the boundaries nearest to
-/// its ends, and from those to the ends days and then hours, added or subtracted. So few sums are read, however long
-/// the time is.
+/// The sums that make up a period of whole hours (in seconds since 1970): eight-day sums between the boundaries nearest to
+/// its ends, then days and hours from there to the ends, added or subtracted. So few sums are read, even for a long
+/// period.
 pub(crate) fn sum_ranges(hours: &Range<u64>) -> Vec<SumRange> {
     let between = |span, from: u64, to: u64| match from <= to {
         true => SumRange { span, starts: from..to, added: true },
@@ -373,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_way_of_summing_up_gives_the_same(rows in rows()) {
+        fn every_way_of_summing_gives_the_same_figures(rows in rows()) {
             let rollups = rolled_up(&rows);
             let everyone = sum(&rollups, |key| key.scope == Scope::Everyone);
             prop_assert_eq!(everyone.0.requests, rows.len() as u64);
@@ -400,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn blocks_days_and_hours_hold_what_the_hours_hold(
+        fn eight_day_day_and_hour_sums_equal_the_sum_of_hours(
             rows in rows(),
             from in 0u64..22 * 24,
             length in proptest::option::of(1u64..22 * 24),
@@ -408,14 +418,14 @@ mod tests {
             let from = from * 3600;
             let to = length.map_or(Resolution::EightDays.start_of(i64::MAX as u64), |length| from + length * 3600);
             let rollups = rolled_up(&rows);
-            let mut told = KeySum::default();
+            let mut summed = KeySum::default();
             for SumRange { span, starts, added } in sum_ranges(&(from..to)) {
                 for (_, part) in rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start)) {
-                    if added { told.merge(part) } else { told.subtract(part) }
+                    if added { summed.merge(part) } else { summed.subtract(part) }
                 }
             }
             let hours = sum(&rollups, |key| key.scope == Scope::Everyone && (from..to).contains(&key.start)).0;
-            prop_assert_eq!(Figures { last_at: Timestamp::default(), ..told.figures }, Figures { last_at: Timestamp::default(), ..hours });
+            prop_assert_eq!(Figures { last_at: Timestamp::default(), ..summed.figures }, Figures { last_at: Timestamp::default(), ..hours });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose requests are counted together.
+//! Scopes: sets of requests that are counted together.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,19 +13,19 @@ pub enum Scope {
     Everyone,
     /// All keys of an account.
     Owner(AccountId),
-    /// Every account by itself, also those that are made later. It has limits, and no requests.
+    /// Each account separately, including those that are created later. Has limits, but no requests.
     EachPerson,
     Key(KeyId),
 }
 
 impl Scope {
-    /// All that a request of this key counts in.
+    /// The scopes in which a request of this key counts.
     pub(crate) fn all_of(key: KeyId, owner: Option<AccountId>) -> impl Iterator<Item = Self> {
         [Some(Self::Key(key)), owner.map(Self::Owner), Some(Self::Everyone)].into_iter().flatten()
     }
 }
 
-/// As the database has it.
+/// The form in the database.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! Which search index this installation has. The index itself is a folder, which can be lost without the database; its
-//! id is here, so that its loss is noticed.
+//! The id of this installation's search index. The index itself is a folder, which can be lost while the database is not;
+//! the stored id reveals the loss.
 
 use crate::sql::{Row, params};
 use crate::{Store, StoreError};
@@ -7,12 +7,12 @@ use crate::{Store, StoreError};
 const FIND: &str = "SELECT index_id FROM search_index";
 
 impl Store {
-    /// The id of the index that must be there; `None` if there never was one, or it was given up.
+    /// The id of the index that must exist; `None` if there never was one, or it was forgotten.
     pub async fn expected_index(&self) -> Result<Option<String>, StoreError> {
         self.connection().await?.query_optional(FIND, &[], index_id).await
     }
 
-    /// Expects this index, unless another is expected already. Returns the one that is.
+    /// Expects this index, unless another is already expected. Returns the expected one.
     pub async fn expect_index(&self, id: &str) -> Result<String, StoreError> {
         self.change_without_viewer(async |transaction| {
             let insert = "INSERT INTO search_index (id, index_id) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
@@ -22,7 +22,7 @@ impl Store {
         .await
     }
 
-    /// Gives the expected index up. Whether there was one.
+    /// Forgets the expected index. Returns whether there was one.
     pub async fn forget_index(&self) -> Result<bool, StoreError> {
         self.change_without_viewer(async |transaction| {
             Ok(transaction.execute("DELETE FROM search_index", &[]).await? > 0)

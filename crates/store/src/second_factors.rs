@@ -1,5 +1,5 @@
-//! Second factors of people who sign in with a password: authenticator apps and passkeys, and recovery codes for when
-//! they are lost. Administrators can require one of everybody.
+//! Second factors of people who sign in with a password: authenticator apps and passkeys, and recovery codes in case they
+//! are lost. Administrators can require a second factor for all accounts.
 
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
@@ -18,7 +18,7 @@ use crate::{Store, StoreError};
 pub(crate) const HAS_SECOND_FACTOR: &str =
     "EXISTS (SELECT 1 FROM authenticator_apps WHERE authenticator_apps.account = accounts.id)
     OR EXISTS (SELECT 1 FROM passkeys WHERE passkeys.account = accounts.id)";
-/// Whether everybody must have one.
+/// Whether every account must have one.
 pub(crate) const IS_REQUIRED: &str = "EXISTS (SELECT 1 FROM sign_in_policy WHERE rule = 'second-factor')";
 
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,7 @@ pub struct SecondFactors {
     /// When the authenticator app was added.
     pub app_since: Option<Timestamp>,
     pub passkeys: Vec<PasskeyRecord>,
-    /// Those that were not used.
+    /// Unused ones.
     pub recovery_codes: u64,
 }
 
@@ -50,22 +50,22 @@ pub struct PasskeyRecord {
 pub struct Passkey {
     pub id: String,
     pub account: AccountId,
-    /// As the WebAuthn library writes it.
+    /// In the WebAuthn library's format.
     pub credential: String,
 }
 
-/// What an authenticator app and the service share.
+/// The state of an account's authenticator app.
 pub struct AuthenticatorApp {
-    /// In base32.
+    /// The shared secret, in base32.
     pub key: String,
-    /// The step of the last code that was used.
+    /// The time step of the last used code.
     pub last_step: u64,
 }
 
 /// A code that was typed in the second step of signing in.
 #[derive(Clone, Copy)]
 pub enum SecondFactorCode<'a> {
-    /// Of the app with that key, right for that step.
+    /// A code of the app with this key, right for this time step.
     App {
         key: &'a str,
         step: u64,
@@ -74,7 +74,7 @@ pub enum SecondFactorCode<'a> {
 }
 
 impl SecondFactorCode<'_> {
-    /// `false` if it is not the account's, or was used already.
+    /// `false` if it is not the account's, or was used before.
     pub(crate) async fn use_up(
         self,
         transaction: &mut Transaction<'_>,
@@ -87,7 +87,7 @@ impl SecondFactorCode<'_> {
                     "UPDATE authenticator_apps SET last_step = $3 WHERE account = $1 AND key = $2 AND last_step < $3";
                 let is_right = transaction.execute(advance, params![&account.id, key, step]).await? > 0;
                 if is_right {
-                    // It was counted before it was checked.
+                    // It was counted as wrong before it was checked.
                     add_failure(transaction, &codes_of(account.id), -1.0).await?;
                 }
                 Ok(is_right)
@@ -108,9 +108,9 @@ impl SecondFactorCode<'_> {
 /// A passkey that has answered a challenge.
 pub struct UsedPasskey {
     pub id: String,
-    /// With what its use changed in it: its counter.
+    /// Updated by the use: contains the signature counter.
     pub credential: String,
-    /// The challenge, which is answered once.
+    /// The challenge, which can be answered once.
     pub challenge: String,
 }
 
@@ -134,14 +134,14 @@ impl UsedPasskey {
 pub struct RecoveryCode(String);
 
 impl RecoveryCode {
-    /// How many are made together.
+    /// Codes of an account.
     pub const COUNT: usize = 10;
-    /// Crockford's: nothing in it looks alike.
+    /// Crockford's base32, which has no similar-looking characters.
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     const GROUP: usize = 4;
     const LEN: usize = 12;
 
-    /// Fails only if the system has no random numbers.
+    /// Fails only if the system returns no random numbers.
     pub fn generate_all() -> Result<[Self; Self::COUNT], StoreError> {
         let mut bytes = [0; Self::COUNT * Self::LEN];
         getrandom::fill(&mut bytes)?;
@@ -149,7 +149,7 @@ impl RecoveryCode {
         Ok(std::array::from_fn(|code| Self(bytes[code * Self::LEN..][..Self::LEN].iter().map(letter).collect())))
     }
 
-    /// Spaces, hyphens, case and letters that look like digits do not matter. `None` if it does not have a code's form.
+    /// Ignores spaces, hyphens and case, and reads letters that look like digits as digits. `None` if it is not a code.
     pub fn parse(typed: &str) -> Option<Self> {
         let read = |character: char| match character.to_ascii_lowercase() {
             'o' => '0',
@@ -161,7 +161,7 @@ impl RecoveryCode {
         shaped.then_some(Self(code))
     }
 
-    /// For its owner to write down.
+    /// The code in groups, to show to its owner.
     pub fn reveal(&self) -> String {
         let groups: Vec<_> = self.0.as_bytes().chunks(Self::GROUP).map(String::from_utf8_lossy).collect();
         groups.join("-")
@@ -194,12 +194,12 @@ impl Store {
         self.connection().await?.query_optional(find, params![&of], read).await
     }
 
-    /// Adds or replaces the viewer's app, whose code of that step was checked. Makes recovery codes if there are none. The
-    /// first factor ends all sessions except one.
+    /// Adds or replaces the viewer's app, whose code for `step` was checked. Stores `codes` as recovery codes if there are
+    /// none; returns whether it did. The first factor ends all sessions except `but`.
     pub async fn set_authenticator_app(
         &self,
         viewer: &Viewer,
-        but: SessionId,
+        except: SessionId,
         key: &str,
         step: u64,
         codes: &[RecoveryCode],
@@ -207,7 +207,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(false) };
         self.change(viewer, async |transaction| {
             let now = transaction.now();
-            end_sessions_without_factor(transaction, account, but).await?;
+            end_sessions_without_factor(transaction, account, except).await?;
             let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
                 ON CONFLICT (account) DO UPDATE SET key = excluded.key, last_step = excluded.last_step,
                     created_at = excluded.created_at";
@@ -237,11 +237,11 @@ impl Store {
         .await
     }
 
-    /// The first factor ends all sessions except one.
+    /// The first factor ends all sessions except `but`.
     pub async fn add_passkey(
         &self,
         viewer: &Viewer,
-        but: SessionId,
+        except: SessionId,
         id: &str,
         name: &str,
         credential: &str,
@@ -249,7 +249,7 @@ impl Store {
         let Some(account) = viewer.id() else { return Ok(false) };
         self.change(viewer, async |transaction| {
             let now = transaction.now();
-            end_sessions_without_factor(transaction, account, but).await?;
+            end_sessions_without_factor(transaction, account, except).await?;
             let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
                 ON CONFLICT (id) DO NOTHING";
             let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
@@ -275,7 +275,7 @@ impl Store {
         .await
     }
 
-    /// `None` also if the account is disabled.
+    /// `None` if there is no such passkey, or its account is disabled.
     pub async fn passkey(&self, id: &str) -> Result<Option<Passkey>, StoreError> {
         let find = "SELECT passkeys.id, account, credential FROM passkeys JOIN accounts ON accounts.id = account
             WHERE passkeys.id = $1 AND disabled_at IS NULL";
@@ -283,13 +283,13 @@ impl Store {
         self.connection().await?.query_optional(find, params![id], read).await
     }
 
-    /// The address of the account that a passkey belongs to, also if it is disabled.
+    /// The address of a passkey's account, even if it is disabled.
     pub async fn passkey_owner(&self, id: &str) -> Result<Option<Email>, StoreError> {
         let find = "SELECT email FROM passkeys JOIN accounts ON accounts.id = account WHERE passkeys.id = $1";
         self.connection().await?.query_optional(find, params![id], |row| row.get(0)).await
     }
 
-    /// Replaces the viewer's recovery codes; earlier ones do not work any more.
+    /// Replaces the viewer's recovery codes; earlier ones no longer work.
     pub async fn set_recovery_codes(&self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
         self.change(viewer, async |transaction| {
@@ -299,7 +299,7 @@ impl Store {
         .await
     }
 
-    /// Removes all factors of somebody who has lost them. Ends their sessions.
+    /// Removes all factors of a person who has lost them. Ends their sessions.
     pub async fn reset_second_factors(&self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
         self.change(admin.0, async |transaction| {
             require_another(admin.0, of)?;
@@ -367,21 +367,21 @@ async fn replace_codes(
     Ok(())
 }
 
-/// Before the first factor is added: sessions that began without one may be somebody else's.
+/// Called before the first factor is added: sessions that began without one may be an intruder's.
 async fn end_sessions_without_factor(
     transaction: &mut Transaction<'_>,
     account: AccountId,
-    but: SessionId,
+    except: SessionId,
 ) -> Result<(), StoreError> {
     let end = format!(
         "DELETE FROM sessions WHERE account = $1 AND id <> $2
             AND NOT EXISTS (SELECT 1 FROM accounts WHERE accounts.id = $1 AND ({HAS_SECOND_FACTOR}))"
     );
-    transaction.execute(&end, params![&account, &but]).await?;
+    transaction.execute(&end, params![&account, &except]).await?;
     Ok(())
 }
 
-/// Recovery codes stand in for a factor. Without one they would be a second password.
+/// Recovery codes replace a factor. Without one, each would be another password.
 async fn forget_codes_without_factor(transaction: &mut Transaction<'_>, account: AccountId) -> Result<(), StoreError> {
     let forget = format!(
         "DELETE FROM recovery_codes WHERE account = $1
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recovery_codes_are_read_as_people_type_them() {
+    fn recovery_codes_may_be_typed_in_any_case_and_grouping() {
         let codes = RecoveryCode::generate_all().unwrap();
         for code in &codes {
             let shown = code.reveal();

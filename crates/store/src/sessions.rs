@@ -19,7 +19,7 @@ const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(7 * 86_400);
 /// `seen_at` is updated only when it is off by more than this.
 const SEEN_AT_PRECISION: Duration = Duration::from_secs(60);
 
-/// Where a session comes from, for its owner to recognise.
+/// Where a session was begun, so that its owner can recognise it.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// The network address.
@@ -28,13 +28,13 @@ pub struct Origin {
     pub agent: String,
 }
 
-/// How a person proved who they are.
+/// How a person was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SignInMethod {
     Password,
     Passkey,
-    /// The identity provider vouches for them.
+    /// By the identity provider.
     Provider,
 }
 
@@ -53,12 +53,12 @@ impl SignInMethod {
     }
 }
 
-/// What was verified before a session begins. The session's transaction requires that it still holds.
+/// What was verified before a session begins. The session's transaction checks that it is still valid.
 #[derive(Clone, Copy)]
 pub enum Proof<'a> {
-    /// The password, by its stored hash, of an account without a second factor.
+    /// The stored hash of the password, of an account without a second factor.
     Password(&'a str),
-    /// The password, for which the challenge stands, and a code.
+    /// The challenge of a verified password, and a code.
     Code {
         challenge: &'a Token,
         code: SecondFactorCode<'a>,
@@ -69,10 +69,10 @@ pub enum Proof<'a> {
 /// Why a session does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SignInError {
-    /// The account was disabled, or its password or factors were changed, since they were verified.
-    #[error("what was verified no longer holds")]
+    /// The account was disabled, or its password or factors have changed, since they were verified.
+    #[error("the verified credentials are no longer valid")]
     Outdated,
-    #[error("the code is wrong, or was used already")]
+    #[error("the code is wrong, or was used before")]
     WrongCode,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -82,7 +82,7 @@ pub struct Session {
     pub id: SessionId,
     pub viewer: Viewer,
     pub method: SignInMethod,
-    /// A second factor is required, and this person has none yet.
+    /// A second factor is required, and this person has none.
     pub lacks_second_factor: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct StartedSession {
 }
 
 impl Store {
-    /// For a person whose password, code or passkey was verified.
+    /// Begins a session for a person whose password, code or passkey was verified.
     pub async fn begin_session(
         &self,
         account: AccountId,
@@ -129,7 +129,7 @@ impl Store {
         .await
     }
 
-    /// The session with that secret, unless it has ended; `address` is where it is used from now.
+    /// The session with this secret, unless it has ended; `address` is the client's current address.
     pub async fn session(&self, token: &Token, address: &str) -> Result<Option<Session>, StoreError> {
         let find = format!(
             "SELECT {ACCOUNT_COLUMNS}, sessions.id, seen_at, method, ({IS_REQUIRED}) AND NOT ({HAS_SECOND_FACTOR})
@@ -159,7 +159,7 @@ impl Store {
         Ok(Some(session))
     }
 
-    /// Whether what the viewer was when the request began still holds: for what takes long to read.
+    /// Whether the viewer's session and role are still those of when the request began; for long reads.
     pub async fn is_valid(&self, viewer: &Viewer) -> Result<bool, StoreError> {
         match require_valid(&mut self.connection().await?, viewer, self.now()).await {
             Ok(()) => Ok(true),
@@ -197,7 +197,7 @@ impl Store {
         self.connection().await?.query(list, params![&account, began, seen], record).await
     }
 
-    /// Where the sessions of an account were begun.
+    /// The addresses from which the sessions of an account were begun.
     pub async fn session_addresses(&self, email: &Email) -> Result<Vec<String>, StoreError> {
         let list = "SELECT DISTINCT address FROM sessions JOIN accounts ON accounts.id = account WHERE email = $1";
         self.connection().await?.query(list, params![email.as_str()], |row| row.get(0)).await
@@ -217,12 +217,12 @@ impl Store {
         .await
     }
 
-    /// Ends all the viewer's sessions except one, and returns how many.
-    pub async fn end_other_sessions(&self, viewer: &Viewer, but: SessionId) -> Result<usize, StoreError> {
+    /// Ends all of the viewer's sessions except `but`; returns their number.
+    pub async fn end_other_sessions(&self, viewer: &Viewer, except: SessionId) -> Result<usize, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(0) };
         self.change(viewer, async |transaction| {
             let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
-            let ended = transaction.execute(end, params![&but, &owner]).await?;
+            let ended = transaction.execute(end, params![&except, &owner]).await?;
             transaction.audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &viewer.subject()).await?;
             Ok(ended as usize)
         })
@@ -230,8 +230,8 @@ impl Store {
     }
 }
 
-/// Declines what a person does whose session has ended, or whose account was disabled, deleted or given another role
-/// since the request began. The operator at the command line has no session.
+/// Declines a request whose session has ended, or whose account was disabled, deleted or given another role since the
+/// request began. The operator at the command line has no session.
 pub(crate) async fn require_valid(
     connection: &mut Connection<'_>,
     viewer: &Viewer,
@@ -247,12 +247,12 @@ pub(crate) async fn require_valid(
 }
 
 impl Proof<'_> {
-    /// Whether it also stands for a confirmation. A recovery code may have been found.
+    /// Whether it also counts as a confirmation. A recovery code does not: it may have been stolen.
     fn confirms(self) -> bool {
         !matches!(self, Self::Code { code: SecondFactorCode::Recovery(_), .. })
     }
 
-    /// Uses up what works once.
+    /// Checks the proof in the transaction, and uses up challenges and codes.
     async fn require(
         self,
         transaction: &mut Transaction<'_>,
@@ -284,7 +284,7 @@ impl Proof<'_> {
     }
 }
 
-/// A new session. Only `transaction` knows whether the account may have one.
+/// Inserts a session. The caller has checked, in this transaction, that the account may have one.
 pub(crate) async fn insert_session(
     transaction: &mut Transaction<'_>,
     account: Account,
@@ -315,7 +315,7 @@ pub(crate) async fn insert_session(
     Ok(StartedSession { token, session: Session { id, viewer, method, lacks_second_factor } })
 }
 
-/// Sessions that are no longer valid, by `oldest_valid`. Run by the ledger: nothing is deleted on the word of one clock.
+/// Sessions that are no longer valid, by `oldest_valid`. The ledger runs this, with a time that two clocks confirm.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM sessions WHERE created_at < $1 OR seen_at < $2";
 
 /// The oldest `created_at` and `seen_at` of a session that is still valid.

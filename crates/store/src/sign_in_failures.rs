@@ -1,4 +1,4 @@
-//! Failed sign-ins, counted by account and network for all replicas together. Counts decay.
+//! Failed sign-ins, counted by account and network over all replicas. Counts decay.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use chat::Timestamp;
 use crate::sql::{Row, Transaction, params};
 use crate::{Store, StoreError};
 
-/// After this time half of the failures are forgotten.
+/// A count halves in this time.
 const HALF_LIFE: Duration = Duration::from_secs(300);
-/// After this time all are: of a thousand, one would be left.
+/// After this time a count is deleted: 1 of 1,000 failures would be left.
 const MEMORY: Duration = HALF_LIFE.saturating_mul(10);
-const THOUSAND: f64 = 1000.0;
+const MILLI_PER_FAILURE: f64 = 1000.0;
 
 impl Store {
-    /// The most failures that any of the subjects has.
+    /// The largest count of any of the subjects.
     pub async fn sign_in_failures(&self, subjects: &[&str]) -> Result<f64, StoreError> {
         let (mut connection, now) = (self.connection().await?, self.now());
         let mut most: f64 = 0.0;
@@ -25,7 +25,7 @@ impl Store {
         Ok(most)
     }
 
-    /// One more failure of each subject.
+    /// Adds a failure to each subject.
     pub async fn add_sign_in_failure(&self, subjects: &[&str]) -> Result<(), StoreError> {
         self.change_without_viewer(async |transaction| {
             for subject in subjects {
@@ -36,7 +36,7 @@ impl Store {
         .await
     }
 
-    /// Forgets the failures of `part`, also as a part of `whole`.
+    /// Removes the failures of `part`, and subtracts them from `whole`.
     pub async fn forget_sign_in_failures(&self, part: &str, whole: &str) -> Result<(), StoreError> {
         self.change_without_viewer(async |transaction| {
             let forgotten = failures(transaction, part).await?;
@@ -56,13 +56,13 @@ pub(crate) async fn failures(transaction: &mut Transaction<'_>, subject: &str) -
     Ok(found.unwrap_or(0.0))
 }
 
-/// Takes some back if `count` is negative.
+/// A negative `count` subtracts failures.
 pub(crate) async fn add_failure(
     transaction: &mut Transaction<'_>,
     subject: &str,
     count: f64,
 ) -> Result<(), StoreError> {
-    let thousandths = ((failures(transaction, subject).await? + count).max(0.0) * THOUSAND) as u64;
+    let thousandths = ((failures(transaction, subject).await? + count).max(0.0) * MILLI_PER_FAILURE) as u64;
     let set = "INSERT INTO sign_in_failures (subject, thousandths, at) VALUES ($1, $2, $3)
         ON CONFLICT (subject) DO UPDATE SET thousandths = excluded.thousandths, at = excluded.at";
     let now = transaction.now();
@@ -74,14 +74,17 @@ const FIND: &str = "SELECT thousandths, at FROM sign_in_failures WHERE subject =
 
 fn read(row: &Row<'_>, now: Timestamp) -> Result<f64, StoreError> {
     let (thousandths, at): (u64, Timestamp) = (row.get(0)?, row.get(1)?);
-    Ok(decayed(thousandths as f64 / THOUSAND, Duration::from_millis(now.as_millis().saturating_sub(at.as_millis()))))
+    Ok(decayed(
+        thousandths as f64 / MILLI_PER_FAILURE,
+        Duration::from_millis(now.as_millis().saturating_sub(at.as_millis())),
+    ))
 }
 
 fn decayed(failures: f64, age: Duration) -> f64 {
     failures * 0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
 
-/// Those that were forgotten before `$1`. Run by the ledger: nothing is deleted on the word of one clock.
+/// Counts last changed before `$1`. The ledger runs this, with a time that two clocks confirm.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM sign_in_failures WHERE at < $1";
 
 pub(crate) fn oldest_remembered(now: Timestamp) -> Timestamp {

@@ -1,9 +1,9 @@
-//! One interface to both databases, over which keys, accounts, sessions, links and the audit log are written once.
+//! One interface to both databases, so that the code for keys, accounts, sessions, links and the audit log exists once.
 //!
-//! Statements number their parameters `$1`, `$2` and so on. SQLite runs them at once, on the calling thread; PostgreSQL
-//! is awaited. Every change runs in `Store::change`, which takes the viewer who makes it, or in
-//! `Store::change_without_viewer`, the only place that commits. What runs for
-//! every request (looking up a key, the ledger) and what differs between the databases does not go through here.
+//! Statements number their parameters `$1`, `$2` and so on. SQLite runs them synchronously on the calling thread;
+//! PostgreSQL is awaited. Every change runs in `Store::change`, which takes the viewer who makes it, or in
+//! `Store::change_without_viewer`, the only function that commits. Code that runs for every request (key lookup, the
+//! ledger) and code that differs between the databases does not use this interface.
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,15 +18,15 @@ use crate::sqlite::PooledConnection;
 use crate::viewer::{Role, Viewer};
 use crate::{Backend, Store, StoreError};
 
-/// A connection from the pool of either database. Whenever it is dropped, the pool hands it out again only once it does
-/// nothing any more and is in no transaction.
+/// A connection from the pool of either database. After it is dropped, even midway, the pool reuses it only once it is idle
+/// and in no transaction.
 pub(crate) enum Connection<'a> {
     Sqlite(PooledConnection<'a>),
     Postgres(PooledClient),
 }
 
 impl Connection<'_> {
-    /// Runs a statement, and returns how many rows it changed.
+    /// Runs a statement, and returns the number of rows that it changed.
     pub(crate) async fn execute(&mut self, sql: &str, parameters: &[Value<'_>]) -> Result<u64, StoreError> {
         match self {
             Self::Sqlite(connection) => connection.execute(sql, parameters),
@@ -55,7 +55,7 @@ impl Connection<'_> {
         Ok(self.query(sql, parameters, read).await?.into_iter().next())
     }
 
-    /// The first column of the one row that a statement always returns.
+    /// The first column of a statement that always returns one row.
     pub(crate) async fn query_value<T: FromColumn>(
         &mut self,
         sql: &str,
@@ -65,14 +65,14 @@ impl Connection<'_> {
     }
 }
 
-/// A change that has not been committed yet.
+/// A change that has not yet been committed.
 pub(crate) struct Transaction<'a> {
     connection: Connection<'a>,
     now: Timestamp,
 }
 
 impl<'a> Transaction<'a> {
-    /// Nobody else can use the connection until the transaction has ended.
+    /// Holds the connection until the transaction has ended.
     async fn begin(store: &'a Store) -> Result<Self, StoreError> {
         let now = store.now();
         let connection = match &store.backend {
@@ -94,7 +94,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// If this fails, the connection is closed and the database rolls back by itself.
+    /// If this fails, the connection is closed, and the database rolls back.
     async fn roll_back(mut self) {
         let _ = match &mut self.connection {
             Connection::Sqlite(connection) => connection.roll_back(),
@@ -125,7 +125,7 @@ impl Store {
         })
     }
 
-    /// Makes a change for a viewer, in one transaction that begins with the check that the viewer may still do so.
+    /// Makes a change for a viewer, in one transaction, which first checks that the viewer is still valid.
     pub(crate) async fn change<T, E: From<StoreError>>(
         &self,
         viewer: &Viewer,
@@ -139,9 +139,9 @@ impl Store {
         .await
     }
 
-    /// Makes a change for no viewer: a sign-in, the use of a link, what the service does by itself. One transaction,
-    /// committed if it succeeds, rolled back if it fails or is declined. Changes are made one after the other, also by
-    /// different processes, so that each sees all earlier ones.
+    /// Makes a change without a viewer: a sign-in, the use of a link, or a change by the service. One transaction, which is
+    /// committed if the change succeeds and rolled back if it fails or is declined. Changes are serialised, even across
+    /// processes, so that each sees all earlier ones.
     pub(crate) async fn change_without_viewer<T, E: From<StoreError>>(
         &self,
         change: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, E>,
@@ -262,7 +262,7 @@ impl Row<'_> {
     }
 }
 
-/// What a column can hold; `None` for NULL.
+/// A type that a column can hold; `None` for NULL.
 pub(crate) trait FromColumn: Sized {
     fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError>;
 }
@@ -298,7 +298,6 @@ impl FromColumn for bool {
     }
 }
 
-/// A digest.
 impl FromColumn for [u8; 32] {
     fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
         let bytes = match row {
@@ -354,7 +353,7 @@ mod tests {
         [Store::open(&file).await.unwrap(), Store::open(&Database::Postgres(server)).await.unwrap()]
     }
 
-    /// Leaves something behind that only this connection knows.
+    /// Creates a temporary table, which only this connection has.
     async fn mark(store: &Store) {
         store.connection().await.unwrap().execute("CREATE TEMP TABLE mark (id bigint)", &[]).await.unwrap();
     }

@@ -1,7 +1,7 @@
-//! Sums by key of times that are over, in memory: a report over many keys reads mostly these.
+//! In-memory cache of the sums by key of past periods. A report over many keys reads mostly these.
 //!
-//! What is kept is as good as what is stored. Rows that come late are added to the sums of their time and to everyone's
-//! roll-ups in one transaction, so while everyone's number of requests in a time is the same, so are its sums.
+//! The cache is always consistent with the database. Late rows are added to the sums of their period and to everyone's
+//! roll-ups in one transaction: while everyone's number of requests in a period is unchanged, so are its sums.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,22 +15,22 @@ use crate::rollup::{KeySum, Resolution};
 /// About 20 MB.
 const MAX_SUMS: usize = 200_000;
 
-/// Sums of one time, in the order of keys.
+/// Sums of one period, in the order of keys.
 pub(crate) type SumsByKey = Arc<[(KeyId, KeySum)]>;
 
-/// A block of days, a day, or some hours of a day, which are over.
+/// A past block of eight days, a past day, or past hours of a day.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PastTime {
+pub(crate) struct ClosedInterval {
     span: Resolution,
-    /// Since 1970.
+    /// Seconds since 1970.
     seconds: Range<u64>,
-    /// Everyone's.
+    /// Everyone's requests in this period.
     requests: u64,
 }
 
-impl PastTime {
-    /// Of the hours of a day, those that were asked for last are kept, up to a time and from a time on: an hour later,
-    /// reports will ask for others.
+impl ClosedInterval {
+    /// Of each day, the cache keeps two ranges of hours, the last requested ones: one from midnight, and one that starts
+    /// later. Reports will request other ranges an hour later.
     fn cache_key(&self) -> CacheKey {
         let day = Resolution::Day.start_of(self.seconds.start);
         match self.span {
@@ -40,7 +40,7 @@ impl PastTime {
     }
 }
 
-/// Start of the day or block, resolution, and of hours whether they begin at midnight.
+/// Start of the day or block, resolution, and for hours whether they begin at midnight.
 type CacheKey = (u64, Resolution, bool);
 
 #[derive(Default)]
@@ -48,19 +48,19 @@ pub(crate) struct SumCache(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    times: BTreeMap<CacheKey, (PastTime, SumsByKey)>,
+    times: BTreeMap<CacheKey, (ClosedInterval, SumsByKey)>,
     sums: usize,
 }
 
 impl SumCache {
-    pub(crate) fn get(&self, time: &PastTime) -> Option<SumsByKey> {
+    pub(crate) fn get(&self, time: &ClosedInterval) -> Option<SumsByKey> {
         let kept = self.0.lock();
         let (_, sums) = kept.times.get(&time.cache_key()).filter(|(kept, _)| kept == time)?;
         Some(sums.clone())
     }
 
-    /// The oldest times make way: reports move on.
-    pub(crate) fn keep(&self, time: PastTime, sums: SumsByKey) {
+    /// Evicts the oldest periods, because reports move on to later ones.
+    pub(crate) fn keep(&self, time: ClosedInterval, sums: SumsByKey) {
         let mut kept = self.0.lock();
         kept.sums += sums.len();
         let replaced = kept.times.insert(time.cache_key(), (time, sums));
@@ -72,7 +72,7 @@ impl SumCache {
     }
 }
 
-/// How many requests everyone has made in each hour, in seconds since 1970.
+/// Everyone's number of requests by hour (in seconds since 1970).
 #[derive(Default)]
 pub(crate) struct HourTotals(BTreeMap<u64, u64>);
 
@@ -83,27 +83,27 @@ impl FromIterator<(u64, u64)> for HourTotals {
 }
 
 impl HourTotals {
-    /// The starts of times in which there were requests at all: a period may have no end.
+    /// The starts between the first and the last request, because a period may have no end.
     pub(crate) fn starts_within(&self, starts: &Range<u64>, span: Resolution) -> impl Iterator<Item = u64> + use<> {
         let first = self.0.first_key_value().map_or(u64::MAX, |(&hour, _)| span.start_of(hour)).max(starts.start);
         let end = self.0.last_key_value().map_or(0, |(&hour, _)| hour + 1).min(starts.end);
         (first..end).step_by(span.seconds() as usize)
     }
 
-    /// Hours that are over, and those that may not be; what is empty is left out.
+    /// Divides hours into those that are over and those that may not be; omits an empty part.
     pub(crate) fn divide(&self, hours: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let last = self.0.last_key_value().map_or(0, |(&hour, _)| hour).clamp(hours.start, hours.end);
         [hours.start..last, last..hours.end].into_iter().filter(|part| !part.is_empty())
     }
 
-    /// `None` if the time may not be over.
-    pub(crate) fn past(&self, span: Resolution, seconds: &Range<u64>) -> Option<PastTime> {
+    /// `None` if the period may not be over.
+    pub(crate) fn past(&self, span: Resolution, seconds: &Range<u64>) -> Option<ClosedInterval> {
         let (&last, _) = self.0.last_key_value()?;
         if last < seconds.end {
             return None;
         }
         let requests = self.0.range(seconds.clone()).map(|(_, requests)| requests).sum();
-        Some(PastTime { span, seconds: seconds.clone(), requests })
+        Some(ClosedInterval { span, seconds: seconds.clone(), requests })
     }
 }
 
@@ -119,26 +119,26 @@ mod tests {
         vec![(key, KeySum::default()); count].into()
     }
 
-    fn day(number: u64, requests: u64) -> PastTime {
-        PastTime { span: Resolution::Day, seconds: number * DAY..(number + 1) * DAY, requests }
+    fn day(number: u64, requests: u64) -> ClosedInterval {
+        ClosedInterval { span: Resolution::Day, seconds: number * DAY..(number + 1) * DAY, requests }
     }
 
     #[test]
-    fn sums_are_kept_while_nothing_is_added_to_their_time() {
+    fn sums_are_cached_until_rows_are_added_to_their_period() {
         let cache = SumCache::default();
         cache.keep(day(0, 7), sums(3));
         assert_eq!(cache.get(&day(0, 7)).unwrap().len(), 3);
         assert!(cache.get(&day(0, 8)).is_none());
-        assert!(cache.get(&PastTime { span: Resolution::EightDays, ..day(0, 7) }).is_none());
+        assert!(cache.get(&ClosedInterval { span: Resolution::EightDays, ..day(0, 7) }).is_none());
         cache.keep(day(0, 8), sums(4));
         assert_eq!(cache.get(&day(0, 8)).unwrap().len(), 4);
         assert_eq!(cache.0.lock().sums, 4);
     }
 
     #[test]
-    fn of_the_hours_of_a_day_the_last_that_were_asked_for_are_kept() {
+    fn the_last_requested_hours_of_a_day_are_cached() {
         let cache = SumCache::default();
-        let hours = |hours: Range<u64>| PastTime {
+        let hours = |hours: Range<u64>| ClosedInterval {
             span: Resolution::Hour,
             seconds: hours.start * HOUR..hours.end * HOUR,
             requests: 7,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_times_make_way() {
+    fn the_oldest_periods_are_evicted() {
         let cache = SumCache::default();
         for number in 0..5 {
             cache.keep(day(number, 1), sums(MAX_SUMS / 4));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_over_when_a_later_hour_has_requests() {
+    fn a_period_is_over_when_a_later_hour_has_requests() {
         let totals: HourTotals = [(0, 5), (HOUR, 2), (2 * HOUR, 1)].into_iter().collect();
         let past = |totals: &HourTotals, hours: u64| {
             totals.past(Resolution::Hour, &(0..hours * HOUR)).map(|time| time.requests)
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn only_times_with_requests_are_gone_through() {
+    fn only_starts_between_the_first_and_last_request_are_visited() {
         let totals: HourTotals = [(2 * DAY + HOUR, 5), (4 * DAY, 2)].into_iter().collect();
         let starts = |within: Range<u64>| totals.starts_within(&within, Resolution::Day).collect::<Vec<_>>();
         assert_eq!(starts(0..u64::MAX), [2 * DAY, 3 * DAY, 4 * DAY]);

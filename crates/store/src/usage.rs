@@ -1,4 +1,4 @@
-//! What can be read from the ledger: sums from the roll-ups, and single rows.
+//! Queries on the ledger and their results: sums from the roll-ups, and single rows.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::id::AccountId;
 use crate::latency::Latencies;
 use crate::prices::{Cost, Currency};
 use crate::project::Project;
-use crate::rollup::{Figures, GroundingRecord, Resolution};
+use crate::rollup::{Figures, GroundingRecord, InferenceRecord, Resolution};
 use crate::viewer::Viewer;
 
 const HOUR: u64 = Resolution::Hour.seconds();
 
-/// A range of time in seconds. Roll-ups hold its whole hours; of hours that it cuts the rows are read.
+/// A range of time in seconds. Its whole hours are read from roll-ups, and hours that it cuts from rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
     from: u64,
@@ -23,7 +23,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// From the hour of a time, without an end.
+    /// From the start of the hour of a time, without an end.
     pub fn since(time: Timestamp) -> Self {
         Self { from: Resolution::Hour.start_of(time.as_seconds()), to: Resolution::EightDays.start_of(i64::MAX as u64) }
     }
@@ -34,7 +34,7 @@ impl Period {
         Self { from, to: (Resolution::Hour.start_of(to.as_seconds()) + HOUR).max(from + HOUR) }
     }
 
-    /// From one second to another, of a second at least.
+    /// From one second to another; at least a second long.
     pub fn exactly(from: Timestamp, to: Timestamp) -> Self {
         Self { from: from.as_seconds(), to: to.as_seconds().max(from.as_seconds() + 1) }
     }
@@ -62,24 +62,24 @@ impl Period {
         (first..self.to).step_by(step.resolution().seconds() as usize).map(Timestamp::from_seconds)
     }
 
-    /// The hours that lie in the period from their first second to their last.
+    /// The hours that lie entirely in the period.
     pub(crate) fn whole_hours(&self) -> Range<u64> {
         let from = self.from.next_multiple_of(HOUR);
         from..Resolution::Hour.start_of(self.to).max(from)
     }
 
-    /// The starts of the hours of which it holds a part only: none, one or two.
+    /// The starts of the hours that lie only partly in the period: none, one or two.
     pub(crate) fn cut_hours(&self) -> impl Iterator<Item = u64> + use<> {
         let [first, last] = [self.from, self.to].map(|end| (end % HOUR != 0).then(|| Resolution::Hour.start_of(end)));
         [first, last.filter(|_| first != last)].into_iter().flatten()
     }
 
-    /// Its part of an hour.
+    /// The part of an hour that lies in the period.
     pub(crate) fn part_of(&self, hour: u64) -> Range<u64> {
         self.from.max(hour)..self.to.min(hour + HOUR)
     }
 
-    /// With all of an hour that it cuts.
+    /// The period extended to a whole hour that it cuts.
     pub(crate) fn widened(&self, hour: u64) -> Self {
         Self { from: self.from.min(hour), to: self.to.max(hour + HOUR) }
     }
@@ -92,12 +92,12 @@ pub struct UsageQuery {
     pub key: Option<KeyId>,
     /// The length of a time slice.
     pub step: Step,
-    /// Only requests of keys that were this person's at the time. For administrators: others see their own anyway.
+    /// Only requests of keys that belonged to this person at that time. For administrators: others see only their own.
     pub person: Option<AccountId>,
     pub group: Option<Grouping>,
 }
 
-/// What figures are grouped by, beside the outcome. Every grouping has the same total, and its cost if there are prices.
+/// How figures are grouped, besides by outcome. Every grouping has the same total, and the same cost if there are prices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
     /// Slices of time; their costs are computed for days only.
@@ -105,12 +105,12 @@ pub enum Grouping {
     Key,
     /// The key's owner at the time of the request.
     Person,
-    /// The label that the key has now.
+    /// The key's current label.
     Project,
 }
 
 impl UsageQuery {
-    /// Whose requests alone are counted.
+    /// The person whose requests are counted; `None` for all.
     pub(crate) fn person_for(&self, viewer: &Viewer) -> Option<AccountId> {
         viewer.scope().copied().or(self.person)
     }
@@ -148,24 +148,26 @@ impl Step {
 pub struct UsageReport {
     /// The first second counted.
     pub since: Timestamp,
-    /// The end of the period, or when the report was made if that was earlier.
+    /// The end of the period, or the time of the report if that is earlier.
     pub until: Timestamp,
-    /// Whether hours that the period cuts were counted whole, because their rows are not kept any more.
+    /// Whether hours that the period cuts were counted whole, because their rows were deleted.
     pub is_widened: bool,
     pub totals: Figures,
     /// Successful requests.
     pub succeeded: u64,
+    /// Latencies of completions: requests that are rejected within microseconds would distort them.
     pub latencies: Latencies,
+    pub failed_latencies: Latencies,
     pub by_outcome: Vec<OutcomeUsage>,
-    /// The oldest first; slices without requests are left out.
+    /// The oldest first; slices without requests are omitted.
     pub by_time: Vec<TimeSlice>,
-    /// The most used first, as the other groups; empty unless asked for.
+    /// The most used first, like the other groups; empty unless requested.
     pub by_key: Vec<KeyUsage>,
     pub by_person: Vec<PersonUsage>,
     pub by_project: Vec<ProjectUsage>,
     /// `None` if there are no prices.
     pub currency: Option<Currency>,
-    /// Of all; `None` if there are no prices, or no grouping was asked for.
+    /// The total; `None` if there are no prices, or no grouping was requested.
     pub cost: Option<Cost>,
 }
 
@@ -175,8 +177,18 @@ pub struct TimeSlice {
     pub figures: Figures,
     /// Successful requests.
     pub succeeded: u64,
+    /// Latencies of completions.
     pub latencies: Latencies,
     pub cost: Option<Cost>,
+}
+
+impl UsageReport {
+    /// Latencies of all requests, of any outcome.
+    pub fn all_latencies(&self) -> Latencies {
+        let mut all = self.latencies.clone();
+        all.merge(&self.failed_latencies);
+        all
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +204,9 @@ pub struct KeyUsage {
     pub key: KeyId,
     pub name: String,
     pub project: Option<Project>,
-    /// Whether the viewer may see the key itself: it may be somebody else's by now.
+    /// Whether the viewer may see the key itself: it may have been given to another person.
     pub is_visible: bool,
-    /// Here `last_at` is when the key was last used at all.
+    /// `last_at` is the key's last use at any time, not only in the period.
     pub figures: Figures,
     /// Successful requests.
     pub succeeded: u64,
@@ -203,7 +215,7 @@ pub struct KeyUsage {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PersonUsage {
-    /// `None` for keys that were nobody's at the time.
+    /// `None` for keys that had no owner at that time.
     pub person: Option<Person>,
     pub figures: Figures,
     /// Successful requests.
@@ -211,7 +223,7 @@ pub struct PersonUsage {
     pub cost: Option<Cost>,
 }
 
-/// Somebody with an account, as reports name them.
+/// A person in a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
     pub id: AccountId,
@@ -234,14 +246,14 @@ pub struct RequestQuery {
     pub since: Timestamp,
     /// Only requests that arrived before this time.
     pub until: Option<Timestamp>,
-    /// Only requests before that one.
+    /// Only requests before this one.
     pub before: Option<RequestId>,
     /// Only this key.
     pub key: Option<KeyId>,
-    /// Only requests of keys that were this person's at the time.
+    /// Only requests of keys that belonged to this person at that time.
     pub person: Option<AccountId>,
     pub status: Option<StatusFilter>,
-    /// Only requests that took at least so long.
+    /// Only requests that took at least this long.
     pub min_latency: Option<Duration>,
     pub limit: u32,
 }
@@ -250,7 +262,7 @@ pub struct RequestQuery {
 pub enum StatusFilter {
     /// This HTTP status.
     Is(u16),
-    /// Any other than 200.
+    /// Any status other than 200.
     Failed,
 }
 
@@ -258,7 +270,7 @@ pub enum StatusFilter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestPage {
     pub rows: Vec<RecordedRequest>,
-    /// Where a search stopped that would have taken long: older requests were not looked at.
+    /// Where a long search stopped: older requests were not scanned.
     pub searched_to: Option<RequestId>,
 }
 
@@ -268,7 +280,7 @@ pub struct RecordedRequest {
     pub request_id: RequestId,
     pub key: KeyId,
     pub key_name: String,
-    /// The HTTP status that the caller got.
+    /// The HTTP status that was returned to the caller.
     pub status: u16,
     /// The error's code; `None` for a success.
     pub code: Option<String>,
@@ -276,19 +288,29 @@ pub struct RecordedRequest {
     pub usage: TokenUsage,
     /// From arrival to the start of work.
     pub queue_us: Option<u64>,
-    /// Asking Search.
+    /// The request to Search.
     pub search_us: Option<u64>,
-    /// Waiting for the runtime.
+    /// The wait for the runtime.
     pub inference_us: Option<u64>,
     /// From arrival until the row was queued.
     pub total_us: u64,
-    /// Making the row durable. Known shortly after the commit.
+    /// The commit of the row. Known shortly afterwards.
     pub persist_us: Option<u64>,
     /// `None` if grounding was not considered.
     pub grounding: Option<GroundingRecord>,
+    pub inference: InferenceRecord,
 }
 
-/// How long it took to make a row durable. `None` if the clock was set back meanwhile.
+impl RecordedRequest {
+    /// Runtimes are addresses of the operator's network: only administrators see them.
+    pub(crate) fn hide_from(&mut self, viewer: &Viewer) {
+        if viewer.scope().is_some() {
+            self.inference.runtime = None;
+        }
+    }
+}
+
+/// The time that making a row durable took. `None` if the clock was set back meanwhile.
 pub(crate) fn persist_us(request: RequestId, total_us: u64, persisted_at_us: u64) -> Option<u64> {
     persisted_at_us.checked_sub(request.unix_micros() + total_us)
 }

@@ -1,5 +1,5 @@
-//! Who reads or changes something, and what they may see. The console and the command line do both through a `Viewer`,
-//! and every query is limited to its scope.
+//! Viewers: the people who read and change data. The console and the command line do both through a `Viewer`, and every
+//! query is limited to its scope.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::Account;
 use crate::audit_action::AuditSubject;
 use crate::id::{AccountId, SessionId};
 
-/// Somebody who is signed in, or the operator at the command line. Only the store makes the former, from a session.
+/// A person who is signed in, or the operator at the command line. Only the store creates the former, from a session.
 #[derive(Debug, Clone)]
 pub struct Viewer {
     signed_in: Option<(Account, SessionId)>,
@@ -15,7 +15,7 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// Whoever can open the database may do everything.
+    /// A person who can open the database may do everything.
     pub fn operator() -> Self {
         Self { signed_in: None, address: "command line".into() }
     }
@@ -44,7 +44,7 @@ impl Viewer {
         self.account().filter(|account| account.role != Role::Admin).map(|account| &account.id)
     }
 
-    /// `scope` as columns hold it.
+    /// `scope` in the form of the database.
     pub(crate) fn scope_text(&self) -> Option<&str> {
         self.scope().map(AccountId::as_str)
     }

@@ -1,9 +1,9 @@
 //! The ledger's writer: one thread that commits rows in groups, and folds and prunes in between.
 //!
-//! It blocks for the first row, takes all others that are queued, commits once, then replies to everyone. It never
-//! sleeps to collect more rows. When a commit fails, everyone in it gets an error, the ledger is unhealthy, and test
-//! writes find out when it works again. A panic is such a failure, too: it costs the rows in hand, and the writer goes on
-//! with a new connection. Ending the process instead would end every request in flight because of one row.
+//! It blocks for the first row, takes all others that are queued, commits once, then sends all replies. It never sleeps to
+//! collect more rows. When a commit fails, every request in it gets an error and the ledger is unhealthy until a test write
+//! succeeds. A panic is handled in the same way: it fails the current rows, and the writer continues on a new connection.
+//! Ending the process instead would abort every request in flight because of one row.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,37 +25,35 @@ use crate::replies::Replies;
 
 /// Limited so that the first row of a group does not wait too long.
 const MAX_GROUP_ROWS: usize = 1_024;
-/// How often an unhealthy ledger tries a test write.
+/// The interval of test writes while the ledger is unhealthy.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A database's side of the ledger. After a call that failed, the next one reconnects if the connection is no longer
-/// usable.
+/// A database's part of the ledger. After a failed call, the next one reconnects if the connection is unusable.
 pub(crate) trait LedgerBackend: Send {
-    /// Commits a group of rows and nothing else. All or nothing, except that a row that the database refuses does not
-    /// fail the others.
+    /// Commits a group of rows, all or none. Rows that the database refuses do not fail the others.
     fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError>;
 
-    /// Stores when commits became durable, and adds rows to the sums; `None` if another thread does that.
+    /// Stores when commits became durable, and adds rows to the sums; `None` if another thread adds them.
     fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError>;
 
-    /// Writes something as large as a group, to find out whether writing works.
+    /// Test write as large as a group.
     fn probe(&mut self) -> Result<(), CommitError>;
 
     fn read_clock(&mut self) -> Result<ClockReading, CommitError>;
 
-    /// Stores the ledger's own time, unless another process has changed it from what it was.
+    /// Stores the ledger's time, unless another process has changed it from `before`.
     fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError>;
 
-    /// Deletes sessions, links, challenges and counts that have ended. Nothing shows them any more.
+    /// Deletes sessions, links, challenges and counts that have ended. They are no longer visible.
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError>;
 
     /// Deletes a batch of the rows that are due.
     fn prune(&mut self, due: Due) -> Result<Deleted, CommitError>;
 
-    /// Gives up the connection, which a panic may have left in any state. The next call opens another.
+    /// Drops the connection, which a panic may have left in any state. The next call opens another.
     fn disconnect(&mut self);
 
-    /// The last call.
+    /// Called last.
     fn close(&mut self);
 }
 
@@ -75,7 +73,7 @@ pub(crate) struct Writer {
     counters: Arc<LedgerCounters>,
     clock: Arc<StoreClock>,
     backend: Box<dyn LedgerBackend>,
-    /// The rows in hand.
+    /// The rows that are being committed.
     group: Vec<QueuedRow>,
     fold: FoldSchedule,
     pruner: Pruner,
@@ -111,9 +109,9 @@ impl Writer {
         self.backend.close();
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for a command or for the next task that is due, and runs it.
     fn run_once(&mut self, commands: &Receiver<WriterCommand>) {
-        // Before the first row, which says nothing about the time that has passed since the last.
+        // Before a row is taken: the first reading of the clock may need the newest row of an earlier process.
         self.prune_if_due();
         match commands.recv_timeout(self.idle_timeout()) {
             Ok(WriterCommand::Record(row)) => self.group.push(row),
@@ -137,8 +135,8 @@ impl Writer {
         }
     }
 
-    /// After a panic nobody knows whether the rows in hand were committed, or what the connection is good for. The
-    /// ledger is unhealthy until a test write succeeds on another one.
+    /// After a panic it is unknown whether the current rows were committed and whether the connection is usable. The ledger
+    /// is unhealthy until a test write succeeds on another connection.
     fn recover(&mut self, panic: &(dyn Any + Send)) {
         self.health.commit_finished(false);
         self.counters.panicked();
@@ -151,7 +149,7 @@ impl Writer {
         self.backend.disconnect();
     }
 
-    /// Tells everyone in the group that their row may not be there.
+    /// Replies to every request in the group that its row may not have been committed.
     fn fail_group(&mut self) {
         if !self.group.is_empty() {
             self.counters.commit_failed(self.group.len());
@@ -170,7 +168,7 @@ impl Writer {
         }
     }
 
-    /// Commits a group and replies to everyone in it.
+    /// Commits a group and sends its replies.
     fn commit(&mut self) {
         self.health.commit_started();
         self.counters.rows_dequeued(self.group.len());
@@ -191,7 +189,7 @@ impl Writer {
         let mut replies = Replies::default();
         for (at, row) in self.group.drain(..).enumerate() {
             let is_refused = committed.refused.contains(&at);
-            // Before the reply: the next request of the same caller finds its place free.
+            // Before the reply, so that the caller's next request finds the place free.
             match row.permit {
                 Some(permit) if !is_refused => (*permit).settle(),
                 permit => drop(permit),
@@ -205,7 +203,6 @@ impl Writer {
         }
     }
 
-    /// Adds rows to the sums.
     fn fold(&mut self) {
         self.health.commit_started(); // rows wait while this runs
         let folded = self.backend.fold(self.fold.times());
@@ -222,13 +219,13 @@ impl Writer {
                 if !can_write {
                     self.mark_failing(failure);
                 } else if is_first {
-                    tracing::warn!(cause = %failure, "rows could not be added to the sums; it is tried every second");
+                    tracing::warn!(cause = %failure, "rows could not be added to the sums; retrying every second");
                 }
             }
         }
     }
 
-    /// Deletes a batch of old rows, also while new rows keep coming.
+    /// Deletes a batch of old rows, even while new rows keep coming.
     fn prune_if_due(&mut self) {
         if !self.health.is_healthy() || !self.pruner.is_due() {
             return;
@@ -239,9 +236,9 @@ impl Writer {
         self.health.commit_finished(can_write);
         match pruned {
             Ok(()) => {}
-            // Rows can be recorded all the same.
+            // Rows can still be recorded.
             Err(failure) if can_write => {
-                tracing::warn!(cause = %failure, "old rows could not be deleted; it is tried again in a minute");
+                tracing::warn!(cause = %failure, "old rows could not be deleted; retrying in a minute");
                 self.pruner.postpone();
             }
             Err(failure) => self.mark_failing(failure),

@@ -1,10 +1,10 @@
-//! Work beside a test.
+//! Background threads of tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// A thread that works until this is dropped: also when the test fails, which would otherwise wait for it forever.
+/// A thread that runs until this is dropped: also when the test fails, which would otherwise wait for it forever.
 pub struct Background {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Drop for Background {
     }
 }
 
-/// Sets a flag when it is dropped. For threads of a scope that work until then: a scope waits for them, also when the test
+/// Sets a flag when it is dropped. For threads of a scope that run until then: a scope waits for them even if the test
 /// fails.
 pub struct EndOnDrop<'a>(pub &'a AtomicBool);
 

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that can also send what no proper client would.
+//! An HTTP/1.1 client that can also send malformed requests.
 
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -103,7 +103,7 @@ impl Request {
     }
 }
 
-/// A connection to the service, with what was received and not read yet.
+/// A connection to the service, with its unread bytes.
 pub struct Connection {
     socket: TcpStream,
     received: Vec<u8>,
@@ -114,7 +114,7 @@ impl Connection {
         Self::over(TcpStream::connect(address).unwrap())
     }
 
-    /// A connection, if anybody listens there.
+    /// A connection, if a server listens there.
     pub fn try_connect(address: SocketAddr) -> Option<Self> {
         TcpStream::connect(address).ok().map(Self::over)
     }
@@ -158,7 +158,7 @@ impl Connection {
         Self::over(self.socket.try_clone().unwrap())
     }
 
-    /// Whether something has arrived that was not read yet, the connection's end included.
+    /// Whether unread bytes, or the connection's end, have arrived.
     pub fn has_news(&self) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let peeked = self.socket.peek(&mut [0]);
@@ -171,12 +171,12 @@ impl Connection {
         self.next_response(true).expect("a response before the connection is closed")
     }
 
-    /// The next response, or `None` if the connection is closed before a whole one came.
+    /// The next response, or `None` if the connection is closed before it is complete.
     pub fn try_response(&mut self) -> Option<Response> {
         self.next_response(true)
     }
 
-    /// The response to a HEAD request, which has no body whatever its headers say.
+    /// The response to a HEAD request, which has no body, even with a `Content-Length`.
     pub fn response_to_head(&mut self) -> Response {
         self.next_response(false).expect("a response before the connection is closed")
     }
@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Receives what has arrived; `false` once the other side has closed.
+    /// Receives the next bytes; `false` once the other side has closed.
     fn receive(&mut self) -> bool {
         let mut bytes = [0; 16 << 10];
         match self.socket.read(&mut bytes) {

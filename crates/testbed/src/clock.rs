@@ -1,5 +1,5 @@
 //! A clock that is wrong, and can jump while a program runs. A small library, preloaded into the program, shifts the
-//! time of day by what a file says. The clock that only measures how much time has passed stays as it is.
+//! time of day by the number of seconds in a file. The monotonic clock is not changed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -55,16 +55,16 @@ time_t time(time_t *at) {
 "#;
 
 pub struct ShiftedClock {
-    /// Eight bytes: by how many seconds it is ahead.
+    /// Eight bytes: the seconds by which it is ahead.
     shift: File,
     folder: TempDir,
 }
 
 impl ShiftedClock {
-    /// The environment variables by which a program gets the library, and the library its file.
+    /// The environment variables that name the library for the program, and the file for the library.
     pub(crate) const VARIABLES: [&str; 2] = ["LD_PRELOAD", "SHIFTED_CLOCK"];
 
-    /// A clock that is so many days ahead, or behind.
+    /// A clock that is `days` ahead; behind if negative.
     pub fn new(days: i64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("clock.c");
@@ -78,7 +78,7 @@ impl ShiftedClock {
         clock
     }
 
-    /// Jumps, also in programs that run.
+    /// Takes effect in running programs, too.
     pub fn set_days(&self, days: i64) {
         self.shift.write_all_at(&(days * DAY_SECONDS).to_ne_bytes(), 0).unwrap();
     }

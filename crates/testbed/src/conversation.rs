@@ -11,15 +11,15 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Tokens of a completion that does not end by itself.
+    /// `max_tokens` of a completion that only this limit ends.
     pub const ENDLESS: u32 = 512;
 
-    /// A conversation whose completion does not end by itself.
+    /// A conversation whose completion ends only at its limit of tokens.
     pub fn endless() -> Self {
         Self { messages: Vec::new(), temperature: 0.0, max_tokens: 0 }.then_endless()
     }
 
-    /// Goes on with a question whose answer does not end by itself.
+    /// Adds a question whose answer ends only at its limit of tokens.
     pub fn then_endless(self) -> Self {
         self.then_user("Count from 1 to 1000: 1, 2, 3, 4, 5,").max_tokens(Self::ENDLESS)
     }

@@ -1,4 +1,4 @@
-//! What a PostgreSQL server does for the clients of one database, as it says itself.
+//! The activity of a PostgreSQL server for the clients of one database, by `pg_stat_activity`.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl DatabaseWatch {
         Self { name, client: connect("postgres").await }
     }
 
-    /// A connection of the test's own, to hold locks with.
+    /// A connection of the test, to hold locks with.
     pub async fn connect(&self) -> Client {
         connect(&self.name).await
     }
@@ -32,25 +32,25 @@ impl DatabaseWatch {
         self.count("state = 'active' AND wait_event_type = 'Lock'").await > 0
     }
 
-    /// Open connections, without the test's own.
+    /// Open connections, except the test's.
     pub async fn connections(&self) -> i64 {
         self.count("true").await
     }
 
-    /// Waits, but not for long, until nothing runs and no transaction is open.
-    pub async fn assert_nothing_is_left(&self, after: &str, at_once: Duration) {
+    /// Waits at most `limit` until nothing runs and no transaction is open.
+    pub async fn assert_nothing_is_left(&self, after: &str, limit: Duration) {
         let began = Instant::now();
         while self.count("state <> 'idle'").await > 0 {
             let waited = began.elapsed();
-            assert!(waited < at_once, "{waited:?} after {after}, the server still works for somebody who is gone");
+            assert!(waited < limit, "{waited:?} after {after}, the server still works for a client that has left");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    async fn count(&self, of: &str) -> i64 {
+    async fn count(&self, condition: &str) -> i64 {
         let count = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND backend_type = 'client backend'
-             AND application_name <> '{HOLDER}' AND {of}",
+             AND application_name <> '{HOLDER}' AND {condition}",
             self.name
         );
         self.client.query_one(&count, &[]).await.unwrap().get(0)

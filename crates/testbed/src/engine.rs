@@ -1,4 +1,4 @@
-//! The engine on its own, over its own HTTP API.
+//! The engine as a separate process, over its own HTTP API.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ impl Engine {
         Self::serve(program, program.default_model(), address)
     }
 
-    /// Starts it with another model of the default one's shape, which is not tuned again.
+    /// Starts it with another model of the default one's shape, which needs no tuning.
     pub fn serving(program: Program, model: &Path) -> Self {
         Self::serve(program, model, "127.0.0.1:0")
     }
@@ -76,7 +76,7 @@ impl Engine {
         self.installation.folder()
     }
 
-    /// Stops it and waits for its end; its folder stays.
+    /// Stops it and waits for its end; its folder is kept.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.installation.program().wait_for("the engine's exit", || self.child.try_wait().unwrap())

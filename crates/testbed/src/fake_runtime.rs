@@ -1,4 +1,4 @@
-//! A fake runtime: an OpenAI-shaped server that behaves as a test says, and remembers what it was sent.
+//! A fake runtime: a server with OpenAI's API whose behaviour a test sets, and which records its requests.
 
 use std::io::{BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{TIMEOUT, read_request};
 
-/// How often a waiting runtime looks whether its client has disconnected.
+/// How often a waiting runtime checks whether its client has disconnected.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const DRIP_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -28,11 +28,11 @@ pub enum Behaviour {
     EchoAfter(Duration),
     /// Echoes once the test calls `release`.
     EchoWhenReleased,
-    /// Echoes, then closes the connection without having announced it.
+    /// Echoes, then closes the connection without announcing it.
     EchoThenClose,
     /// Echoes twice: the second response is spare.
     EchoTwice,
-    /// Starts a response, a byte now and then, and never ends it.
+    /// Starts a response, sends single bytes at intervals, and never ends it.
     Drip,
     /// Sends an interim response, and then nothing.
     InterimThenHang,
@@ -47,7 +47,7 @@ pub enum Behaviour {
 }
 
 impl Behaviour {
-    /// A completion of that text with whatever stands for `usage`; `None` leaves it out.
+    /// A completion of that text with this `usage`; `None` leaves the member out.
     pub fn completion(text: &str, finish_reason: &str, usage: Option<Value>) -> Self {
         let message = json!({ "role": "assistant", "content": text });
         let choice = json!({ "index": 0, "message": message, "finish_reason": finish_reason, "logprobs": null });
@@ -59,7 +59,7 @@ impl Behaviour {
     }
 }
 
-/// The URL of a runtime that is not there. Nothing else of the tests ever listens on this address.
+/// The URL of a runtime that does not exist. No test ever listens on this address.
 pub fn unreachable_url() -> String {
     let listener = TcpListener::bind("127.0.0.77:0").unwrap();
     format!("http://{}/v1", listener.local_addr().unwrap())
@@ -101,7 +101,7 @@ impl Default for State {
 }
 
 impl FakeRuntime {
-    /// A runtime with that behaviour, on a port of its own.
+    /// A runtime with that behaviour, on its own port.
     pub fn start(behaviour: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let runtime = Self { address: listener.local_addr().unwrap(), script: Arc::default() };
@@ -124,7 +124,7 @@ impl FakeRuntime {
         self.address
     }
 
-    /// Changes how completions are responded to.
+    /// Changes the responses to completion requests.
     pub fn set_behaviour(&self, behaviour: Behaviour) {
         self.script.state().behaviour = behaviour;
     }
@@ -133,7 +133,7 @@ impl FakeRuntime {
         self.script.state().behaviour.clone()
     }
 
-    /// Changes how health checks, and all other requests but completions, are responded to.
+    /// Changes the responses to health checks and all other requests except completions.
     pub fn set_health_behaviour(&self, behaviour: Behaviour) {
         self.script.state().health_behaviour = behaviour;
     }
@@ -143,12 +143,12 @@ impl FakeRuntime {
         self.script.state().requests.clone()
     }
 
-    /// The request line and headers of everything it was sent.
+    /// The request line and headers of all requests.
     pub fn heads(&self) -> Vec<String> {
         self.script.state().heads.clone()
     }
 
-    /// Forgets what it was sent so far, for tests that run for hours.
+    /// Drops the recorded requests, for tests that run for hours.
     pub fn forget(&self) {
         let mut state = self.script.state();
         state.requests = Vec::new();
@@ -165,7 +165,7 @@ impl FakeRuntime {
         self.script.wait_until("disconnected from", |state| state.disconnects >= count);
     }
 
-    /// Lets the requests that were held until now be responded to.
+    /// Responds to the requests that were held.
     pub fn release(&self) {
         self.script.state().releases += 1;
     }
@@ -205,7 +205,7 @@ impl Script {
         }
     }
 
-    /// Does what a behaviour says; `None` if that ends the connection.
+    /// Executes a behaviour; `None` if that ends the connection.
     fn perform(&self, mut socket: &TcpStream, behaviour: &Behaviour, releases: usize, body: &[u8]) -> Option<()> {
         let (status, body) = match behaviour {
             Behaviour::RespondRetryAfter(status, body, seconds) => {
@@ -265,7 +265,7 @@ impl Script {
         socket.write_all(&response(status, &body)).ok()
     }
 
-    /// Waits for something to happen; `None` if the client hangs up before.
+    /// Waits for an event; `None` if the client disconnects before.
     fn wait(&self, socket: &TcpStream, happened: impl Fn() -> bool) -> Option<()> {
         socket.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
         while !happened() {

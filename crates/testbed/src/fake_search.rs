@@ -1,4 +1,4 @@
-//! A fake search server: responds to every search as a test says, in the format of SearXNG or any other.
+//! A fake search server, whose responses a test sets, in the format of SearXNG or any other.
 
 use std::net::SocketAddr;
 

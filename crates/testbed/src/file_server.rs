@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A request, and how much of the response's body was sent.
+/// A request, and how many bytes of the response's body were sent.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub method: String,
@@ -25,9 +25,9 @@ pub struct Response {
 
 enum End {
     Whole,
-    /// Closes the connection after so many bytes.
+    /// Closes the connection after this many bytes.
     Cut(usize),
-    /// Sends nothing after so many bytes, until the client disconnects.
+    /// Sends nothing after this many bytes, until the client disconnects.
     Stall(usize),
 }
 
@@ -37,7 +37,7 @@ impl Response {
         Self { status, headers: Vec::new(), body: Vec::new(), end: End::Whole }
     }
 
-    /// A whole file, whatever range was requested.
+    /// A whole file; the requested range is ignored.
     pub fn whole(file: &[u8]) -> Self {
         Self { body: file.to_vec(), ..Self::status(200) }
     }
@@ -76,7 +76,7 @@ pub struct FileServer {
 }
 
 impl FileServer {
-    /// Responds as the handler says, which is given the number of earlier requests.
+    /// Sends the handler's responses; the handler gets the number of earlier requests.
     pub fn start(response: impl Fn(usize, &Request) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {

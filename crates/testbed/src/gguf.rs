@@ -28,13 +28,13 @@ const Q4_1: u32 = 3;
 
 impl GgufFile {
     /// Without weights.
-    pub fn of(architecture: &str) -> Self {
+    pub fn for_architecture(architecture: &str) -> Self {
         Self { version: 3, pairs: Vec::new(), tensors: Vec::new() }.text("general.architecture", architecture)
     }
 
-    /// A model with so many blocks of `Q4_1` weights, 20 bytes each.
+    /// A model with `blocks` blocks of `Q4_1` weights, 20 bytes each.
     pub fn model(name: &str, blocks: u64) -> Self {
-        let mut file = Self::of("llama")
+        let mut file = Self::for_architecture("llama")
             .text("general.name", name)
             .number("general.file_type", 3)
             .text("general.type", "model")
@@ -113,7 +113,7 @@ impl GgufFile {
         self
     }
 
-    /// The file's bytes. It ends with its last weight, so that no byte can be missing.
+    /// The file's bytes. The last byte belongs to a weight, so that every truncation shows.
     pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(self.version.to_le_bytes());
@@ -141,7 +141,7 @@ impl GgufFile {
     }
 }
 
-/// Weights that neither repeat nor compress, so that a mix-up shows and sizes stay.
+/// Weights that neither repeat nor compress, so that swapped weights are detected and file sizes stay.
 fn weight(index: u64) -> u8 {
     let mixed = index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8

@@ -1,4 +1,4 @@
-//! Callers that hang up: a future is dropped where it waits.
+//! Callers that disconnect: a future is dropped at an await.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-/// Polls a future until it was pending for that many times, and drops it there; its output, if it has one before. What
-/// it waits for may still arrive during `pause`, unseen.
+/// Polls a future until it was pending `times` times, then drops it; returns its output if it is ready before. The event
+/// that it waits for may still arrive during `pause`, unnoticed.
 pub async fn drop_when_pending<F: Future>(times: usize, pause: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut pending = 0;

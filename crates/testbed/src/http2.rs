@@ -1,4 +1,4 @@
-//! An HTTP/2 client with prior knowledge, which is hyper's. It can also leave bodies half sent.
+//! An HTTP/2 client with prior knowledge, on hyper. It can also leave bodies half sent.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub type Http2Request = hyper::Request<Http2Body>;
 pub struct Http2Body {
     unsent: Bytes,
     is_half: bool,
-    /// Whether the connection's flow control has let all of it go.
+    /// Whether the connection's flow control has let all of it through.
     is_sent: Arc<AtomicBool>,
 }
 
@@ -53,14 +53,14 @@ impl Body for Http2Body {
     }
 }
 
-/// The response to a request that is being sent, or was half sent.
+/// The response to a request that is partly or completely sent.
 pub struct PendingResponse {
     is_sent: Arc<AtomicBool>,
     response: JoinHandle<Option<Response>>,
 }
 
 impl PendingResponse {
-    /// Whether the other side has taken everything that there is, or has responded.
+    /// Whether the server has received all available bytes, or has responded.
     pub fn is_over(&self) -> bool {
         self.is_sent.load(Ordering::Relaxed) || self.response.is_finished()
     }
@@ -70,7 +70,7 @@ impl PendingResponse {
     }
 }
 
-/// A connection, driven in the background by a Tokio runtime of its own.
+/// A connection, driven in the background by a separate Tokio runtime.
 pub struct Http2Client {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Http2Body>,
@@ -115,7 +115,7 @@ impl Http2Client {
             .unwrap()
     }
 
-    /// The responses to requests that are all sent at once, in the requests' order.
+    /// The responses to requests that are sent at the same time, in the requests' order.
     pub fn send(&self, requests: Vec<Http2Request>) -> Vec<Response> {
         let asking: Vec<_> = requests.into_iter().map(|request| self.begin(request)).collect();
         asking.into_iter().map(|asking| self.runtime.block_on(asking).unwrap().expect("a response")).collect()
@@ -132,7 +132,7 @@ impl Http2Client {
         self.start(request)
     }
 
-    /// The response, if the connection stays open for so long.
+    /// The response, if the connection stays open until it arrives.
     pub fn response(&self, pending: PendingResponse) -> Option<Response> {
         self.runtime.block_on(pending.response).unwrap()
     }

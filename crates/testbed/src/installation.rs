@@ -28,7 +28,7 @@ impl Program {
         Self { timeout, ..self }
     }
 
-    /// The binary that cargo built, or the one that `TEST_PROGRAM` names: what a test says of another version.
+    /// The binary that cargo built, or the one that `TEST_PROGRAM` names, to test another version.
     pub fn binary(&self) -> &'static str {
         static OTHER: OnceLock<Option<String>> = OnceLock::new();
         OTHER.get_or_init(|| std::env::var("TEST_PROGRAM").ok()).as_deref().unwrap_or(self.binary)
@@ -90,9 +90,9 @@ pub struct Output {
 
 impl Installation {
     fn new(program: Program) -> Self {
-        show_panics_at_once();
+        print_panics_immediately();
         let folder = tempfile::tempdir().unwrap();
-        // The system chooses the ports, so that tests can run at once.
+        // The system chooses the ports, so that tests can run in parallel.
         let settings = [
             ("api.listen", "127.0.0.1:0"),
             ("console.listen", "127.0.0.1:0"),
@@ -104,7 +104,7 @@ impl Installation {
         settings.into_iter().for_each(|(name, value)| installation.set(name, value));
         installation.set_data(installation.folder.path().join("data"));
         if on_postgres() {
-            // A machine that many share may stand still for seconds.
+            // A shared machine may stall for seconds.
             installation.set("database_url", &format!("{}?connect_timeout=15", Cluster::shared().create_database()));
             installation.set("database.timeout", "15s");
         }
@@ -115,7 +115,7 @@ impl Installation {
         self.program
     }
 
-    /// Uses SQLite whatever the suite runs on, for what only SQLite does.
+    /// Uses SQLite also where the suite runs on PostgreSQL, for features of SQLite alone.
     pub fn use_sqlite(&mut self) {
         let variable = variable("database_url");
         self.settings.retain(|(name, _)| *name != variable);
@@ -136,7 +136,7 @@ impl Installation {
         self.data = data;
     }
 
-    /// Writes the configuration file, which a running service reads again when it is told to.
+    /// Writes the configuration file, which a running service reads again on SIGHUP.
     pub fn configure(&self, text: &str) {
         std::fs::write(self.folder().join("adriaticum.toml"), text).unwrap();
     }
@@ -147,13 +147,13 @@ impl Installation {
         self.settings.push((variable, value.to_owned()));
     }
 
-    /// Has the program go by another clock than this machine's.
+    /// Replaces this machine's clock for the program.
     pub fn set_clock(&mut self, clock: &ShiftedClock) {
         self.unset_clock();
         self.settings.extend(clock.environment());
     }
 
-    /// Has the program go by this machine's clock again.
+    /// Gives the program this machine's clock again.
     pub fn unset_clock(&mut self) {
         self.settings.retain(|(name, _)| !ShiftedClock::VARIABLES.contains(&name.as_str()));
     }
@@ -176,7 +176,7 @@ impl Installation {
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {
-        Output::of(&mut self.command(arguments))
+        Output::from_command(&mut self.command(arguments))
     }
 
     /// The standard output of a command that must succeed.
@@ -212,12 +212,12 @@ impl Installation {
         serde_json::from_str(&self.run_ok(&["usage", "--json"])).unwrap()
     }
 
-    /// The rows, once there are that many; for requests whose end the client does not see.
+    /// Waits for `count` rows and returns all rows; for requests whose end the client does not see.
     pub fn wait_for_rows(&self, count: usize) -> Vec<Value> {
         self.program.wait_for("rows in the ledger", || Some(self.rows()).filter(|rows| rows.len() >= count))
     }
 
-    /// What the service has written to its log.
+    /// The service's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -227,8 +227,8 @@ impl Installation {
     }
 }
 
-/// The test runner shows why tests failed when all have ended. A run whose output is cut off should say it, too.
-fn show_panics_at_once() {
+/// The test runner reports panics only after all tests have ended; a run that is cut off should report them, too.
+fn print_panics_immediately() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
@@ -246,7 +246,7 @@ fn variable(setting: &str) -> String {
 }
 
 impl Output {
-    pub fn of(command: &mut Command) -> Self {
+    pub fn from_command(command: &mut Command) -> Self {
         let output = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }

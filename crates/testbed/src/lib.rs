@@ -1,7 +1,8 @@
 //! The test harness: the service as a process, clients that can also misbehave, and the servers that it talks to, fake
 //! and real. Tests pass in the path of the binary; nothing here knows the program's crates.
 //!
-//! Whatever a test starts ends with it, however the test ends. Events are awaited; what announces no event is polled.
+//! Every process and thread that a test starts ends with it, also when it fails. Tests wait for events, and poll where
+//! there are none.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;

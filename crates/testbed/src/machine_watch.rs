@@ -1,4 +1,4 @@
-//! Whether a machine that others share stood still, which is nobody's fault: a thread that does next to nothing tells.
+//! Detects stalls of a shared machine, which are no fault of the program: a nearly idle thread measures its own delays.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(5);
 const STOOD_STILL: Duration = Duration::from_millis(250);
 
-/// Measures times that a test is strict about. If they are bad and the machine itself stood still meanwhile, they are
-/// measured again, a few times at most; bad times of a machine that did not are the error.
+/// Measures times with strict bounds. Bad times are measured again, three times in all, if the machine stalled meanwhile;
+/// without a stall they are returned as the error.
 pub fn measure<T>(is_good: impl Fn(&T) -> bool, mut once: impl FnMut() -> T) -> Result<T, T> {
     let mut attempts = 0;
     loop {
@@ -27,7 +27,7 @@ pub fn measure<T>(is_good: impl Fn(&T) -> bool, mut once: impl FnMut() -> T) -> 
         if stall < STOOD_STILL || attempts == ATTEMPTS {
             return Err(measured);
         }
-        println!("the machine stood still for {stall:?}");
+        println!("the machine stalled for {stall:?}");
     }
 }
 
@@ -53,7 +53,7 @@ impl MachineWatch {
         Self { longest_micros, _watching: watching }
     }
 
-    /// How long it took at most to pause for a moment and to write a little to the disk.
+    /// The longest time that one pause and one small write to the disk took.
     fn longest_stall(&self) -> Duration {
         Duration::from_micros(self.longest_micros.load(Ordering::Relaxed))
     }

@@ -1,5 +1,5 @@
-//! Embeddings that know a few words: a server that speaks OpenAI's `/embeddings`, and a tiny BERT as a GGUF file. Both find what
-//! means the same, which no search by words does.
+//! Embeddings that know a few words: a server with OpenAI's `/embeddings`, and a tiny BERT as a GGUF file. Both find texts
+//! of the same meaning, which a search by words does not.
 
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::gguf::GgufFile;
 use crate::read_request;
 
-/// Words of one meaning. The first of them are in the pairs by which the program tells embedding models from others.
+/// Words of one meaning. The first ones are in the pairs by which the program recognises embedding models.
 const MEANINGS: [&[&str]; 15] = [
     &["password"],
     &["closed"],
@@ -49,7 +49,7 @@ fn vector(text: &str, width: usize) -> Vec<f32> {
 /// What the server does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Embedding {
-    /// Its model has this name and so many numbers.
+    /// Its model has this name and this many dimensions.
     Model(&'static str, usize),
     /// Every text has the same vector.
     Constant,
@@ -98,7 +98,7 @@ impl FakeEmbeddings {
         self.state.lock().unwrap().embedding = embedding;
     }
 
-    /// All texts that it was sent.
+    /// All texts that it received.
     pub fn texts(&self) -> Vec<String> {
         self.state.lock().unwrap().texts.clone()
     }
@@ -160,10 +160,10 @@ pub fn embedding_model() -> GgufFile {
     for (meaning, words) in (1..).zip(MEANINGS) {
         words.iter().for_each(|word| add(format!("\u{2581}{word}"), NORMAL, meaning));
     }
-    // Words without a meaning, and the model's own tokens, weigh little.
+    // Words without a meaning, and control tokens, have a low weight.
     let weights: Vec<f32> = (0..WIDTH).map(|at| if at == 0 { 0.02 } else { 1.0 }).collect();
     let (width, square) = (WIDTH as u64, [WIDTH as u64, WIDTH as u64]);
-    let mut file = GgufFile::of("bert")
+    let mut file = GgufFile::for_architecture("bert")
         .text("general.name", "tiny meanings")
         .number("bert.block_count", 1)
         .number("bert.context_length", 256)

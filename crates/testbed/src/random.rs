@@ -2,7 +2,7 @@
 
 pub use fastrand::Rng;
 
-/// A generator with the seed in `TEST_SEED`, otherwise with a new one. A test that fails shows the seed.
+/// A generator with the seed in `TEST_SEED`, otherwise with a new one, which is printed so that a failed test shows it.
 pub fn seeded_rng() -> Rng {
     let seed = match std::env::var("TEST_SEED") {
         Ok(seed) => seed.parse().expect("TEST_SEED is a number"),

@@ -1,5 +1,5 @@
-//! An HTTP response, and the only two bodies that the API sends: the completion object and the error envelope. Taking
-//! one apart checks its exact members and that its request id is the one in the header.
+//! An HTTP response, and the only two bodies that the API sends: the completion object and the error envelope. Parsing
+//! one checks its exact members, and that its request id equals the one in the header.
 
 use serde_json::Value;
 

@@ -23,13 +23,13 @@ impl ServiceBuilder {
         self
     }
 
-    /// Uses SQLite whatever the suite runs on, for what only SQLite does.
+    /// Uses SQLite also where the suite runs on PostgreSQL, for features of SQLite alone.
     pub fn on_sqlite(mut self) -> Self {
         self.0.use_sqlite();
         self
     }
 
-    /// Has it go by another clock than this machine's.
+    /// Replaces this machine's clock for the service.
     pub fn clock(mut self, clock: &ShiftedClock) -> Self {
         self.0.set_clock(clock);
         self
@@ -54,7 +54,7 @@ impl ServiceBuilder {
     }
 }
 
-/// An installation that is being served, or was until it was stopped.
+/// An installation that is served, or was until it was stopped.
 pub struct Service {
     process: Option<Process>,
     installation: Installation,
@@ -69,7 +69,7 @@ impl Deref for Service {
 }
 
 impl Service {
-    /// Serves an installation with a command that the test has made.
+    /// Serves an installation with the test's own command.
     pub fn start_as(installation: Installation, command: &mut Command) -> Self {
         Self { process: Some(Process::spawn(command, &installation)), installation }
     }
@@ -78,7 +78,7 @@ impl Service {
         self.process().address
     }
 
-    /// What the service printed when it started.
+    /// The lines that the service printed when it started.
     pub fn banner(&self) -> &str {
         &self.process().banner
     }
@@ -131,7 +131,7 @@ impl Service {
         self.memory("VmRSS:")
     }
 
-    /// The most memory that the process ever had in use.
+    /// The peak of the process's resident memory.
     pub fn peak_bytes(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -161,12 +161,12 @@ impl Service {
         Connection::connect(self.address()).with_timeout(self.program().timeout())
     }
 
-    /// The response to bytes on a connection of their own.
+    /// The response to bytes on a new connection.
     pub fn send_bytes(&self, bytes: &[u8]) -> Response {
         self.connect().send(bytes).response()
     }
 
-    /// The response to a request on a connection of its own.
+    /// The response to a request on a new connection.
     pub fn send(&self, request: &Request) -> Response {
         self.send_bytes(&request.bytes())
     }
@@ -176,15 +176,15 @@ impl Service {
         self.send(&Request::chat(key, chat_body(content)))
     }
 
-    /// Sends SIGHUP and waits until the configuration was reloaded; what was logged meanwhile.
+    /// Sends SIGHUP and waits until the configuration is reloaded; returns the log lines since the signal.
     pub fn reload(&self) -> String {
         let before = self.log().len();
         self.signal(Signal::HUP);
         self.program().wait_for("the configuration being reloaded", || {
             let log = self.log();
-            let told =
-                log.get(before..).filter(|told| told.contains("configuration was reloaded") && told.ends_with('\n'));
-            told.map(str::to_owned)
+            let lines =
+                log.get(before..).filter(|lines| lines.contains("configuration was reloaded") && lines.ends_with('\n'));
+            lines.map(str::to_owned)
         })
     }
 
@@ -197,7 +197,7 @@ impl Service {
         self.process.as_mut().expect("a service that was not killed").child.try_wait().unwrap()
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to exit.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         self.program().wait_for("the service's exit", || self.exit_status())
     }
@@ -212,7 +212,7 @@ impl Service {
         self.installation.set(setting, value);
     }
 
-    /// Has it, and the commands from now on, go by this machine's clock.
+    /// Gives it, and the commands from now on, this machine's clock again.
     pub fn unset_clock(&mut self) {
         self.installation.unset_clock();
     }
@@ -222,7 +222,7 @@ impl Service {
         self.process = Some(Process::start(&self.installation));
     }
 
-    /// Serves the same installation again, with a command that the test has made.
+    /// Serves the same installation again, with the test's own command.
     pub fn start_again_as(&mut self, command: &mut Command) {
         self.process = Some(Process::spawn(command, &self.installation));
     }
@@ -253,7 +253,7 @@ impl Process {
         Self::spawn(installation.command(&["serve"]).stderr(log), installation)
     }
 
-    /// Starts the service and waits until it says where it listens.
+    /// Starts the service and waits until it prints its addresses.
     fn spawn(command: &mut Command, installation: &Installation) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

@@ -1,4 +1,4 @@
-//! A slow network in front of a server: what the server sends arrives late, so that a test can act while it is awaited.
+//! A slow network in front of a server: responses arrive late, so that a test can act before they do.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ pub struct SlowNetwork {
 }
 
 impl SlowNetwork {
-    /// Leads to that server, without a delay at first.
+    /// Relays to that server, at first without a delay.
     pub fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let network = Self { address: listener.local_addr().unwrap(), delay_micros: Arc::default() };
@@ -40,7 +40,7 @@ impl SlowNetwork {
         self.address
     }
 
-    /// Delays everything that the server sends from now on.
+    /// Delays all bytes that the server sends from now on.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_micros.store(delay.as_micros() as u64, Ordering::Relaxed);
     }

@@ -34,7 +34,7 @@ impl CertificateAuthority {
     pub fn generate() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // With the same name as its certificates it would look like one of them.
+        // With the same name as its certificates, it would look like one of them.
         params.distinguished_name.push(DnType::CommonName, "the tests' authority");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         Self { issuer, folder: tempfile::tempdir().unwrap() }
@@ -97,7 +97,7 @@ pub fn replace_file(file: &Path, bytes: &[u8]) {
     std::fs::rename(beside, file).unwrap();
 }
 
-/// A connection with TLS, driven in the background by a Tokio runtime of its own.
+/// A connection with TLS, driven in the background by a separate Tokio runtime.
 pub struct TlsClient {
     runtime: tokio::runtime::Runtime,
     sender: Sender,

@@ -15,7 +15,7 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// Somebody who is not signed in.
+    /// A visitor who is not signed in.
     pub fn anonymous(service: &Service) -> Self {
         let origin = service.banner_value("Console").expect("a console");
         let address = origin.strip_prefix("http://").unwrap().replace("localhost", "127.0.0.1");

@@ -1,10 +1,10 @@
-//! Waiting, and doing many things at once.
+//! Waiting for conditions, and parallel work.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for anything before it fails. Much longer than anything takes, even on a busy machine, but
-/// shorter than the service's own idle and stop timeouts: none of them may run out and let a test pass.
+/// How long a test waits for an event before it fails. Much longer than any event takes, even on a busy machine, but
+/// shorter than the service's idle and stop timeouts: none of them may expire and let a test pass.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -25,7 +25,7 @@ pub fn wait_for_within<T>(timeout: Duration, what: &str, mut poll: impl FnMut() 
     }
 }
 
-/// Works on all items at the same time, a thread each; the results in the items' order.
+/// Works on all items in parallel, one thread each; returns the results in the items' order.
 pub fn all_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let workers: Vec<_> = items.iter().map(|item| scope.spawn(|| work(item))).collect();

@@ -1,11 +1,11 @@
 //! Tiny models of the well-known families: their real architectures and options, with random weights.
 //!
-//! Their words are nonsense, but what a token depends on is as in the real ones: so a cell that is lost, shared wrongly or
-//! seen by somebody else changes an answer.
+//! Their words are nonsense, but the dependencies between tokens are those of the real models. So a cell that is lost,
+//! shared wrongly or visible to another request changes an answer.
 
 use crate::gguf::GgufFile;
 
-/// What tells families apart, beside the architecture's name.
+/// A family's options, and its architecture's name.
 #[derive(Debug, Clone, Copy)]
 pub struct Species {
     pub name: &'static str,
@@ -16,7 +16,7 @@ pub struct Species {
     pub kv_heads: u32,
     /// Of a head's keys and values.
     pub head_size: u32,
-    /// How far back tokens see in some of the layers, and every how many layers one sees everything.
+    /// The sliding window of some layers, and the period at which a layer has full attention.
     pub window: Option<(u32, u32)>,
     vocabulary: Vocabulary,
     layout: Layout,
@@ -25,7 +25,7 @@ pub struct Species {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Vocabulary {
-    /// Bytes and merges; no token that every prompt begins with.
+    /// Bytes and merges; prompts begin without BOS.
     Bpe,
     /// Pieces with scores; prompts begin with `<s>`.
     SentencePiece,
@@ -69,16 +69,16 @@ enum Inner {
     /// Gate and up are one matrix.
     Fused,
     Plain,
-    /// Four, of which two compute each token, with biases.
+    /// Four experts with biases, of which two compute each token.
     Experts,
 }
 
 const INNER_WIDTH: u64 = 96;
 const EXPERTS: u64 = 4;
 const WORDS: usize = 352;
-/// Tokens that a prompt and its completion may have together.
+/// Maximum tokens of a prompt and its completion together.
 pub const CONTEXT: u32 = 640;
-/// The first token that is neither a byte nor markup.
+/// The first token that is neither a byte nor a control token.
 const FIRST_WORD: usize = 260;
 
 const LLAMA: Species = Species {
@@ -121,7 +121,7 @@ const OLMO2: Species = Species {
 pub const SPECIES: [Species; 19] = [
     LLAMA,
     Species { name: "llama-spm", vocabulary: Vocabulary::SentencePiece, ..LLAMA },
-    // Heads of odd groups and of sizes for which our attention has no kernel.
+    // Odd group sizes, and head sizes for which our attention has no kernel.
     Species { name: "llama-9-3", width: 144, heads: 9, kv_heads: 3, ..LLAMA },
     Species { name: "llama-head-40", width: 80, heads: 2, kv_heads: 1, head_size: 40, ..LLAMA },
     Species { name: "llama-head-256", width: 64, heads: 2, kv_heads: 1, head_size: 256, ..LLAMA },
@@ -220,7 +220,7 @@ pub const SPECIES: [Species; 19] = [
         layout: Layout { query: Projection::Fused, has_biases: true, inner: Inner::Plain, ..LLAMA.layout },
         ..LLAMA
     },
-    // Sees what comes after a token, too.
+    // Its attention is not causal.
     DREAM,
 ];
 
@@ -241,12 +241,12 @@ impl Species {
     /// The model. The same seed gives the same weights.
     pub fn model(&self, seed: u64) -> GgufFile {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut file = self.vocabulary.add_to(self.add_settings(GgufFile::of(self.architecture)));
+        let mut file = self.vocabulary.add_to(self.add_settings(GgufFile::for_architecture(self.architecture)));
         for (name, shape) in self.tensors() {
             let count = shape.iter().product::<u64>() as usize;
             let noise = |random: &mut fastrand::Rng| (0..4).map(|_| random.f32() - 0.5).sum::<f32>() * 1.7;
             let numbers: Vec<f32> = match &name[..] {
-                // Few end, so that most answers are long.
+                // Control tokens and bytes are unlikely, so that most answers are long.
                 "token_embd.weight" | "output.weight" => {
                     let row = shape[0] as usize;
                     (0..count).map(|at| if at / row < FIRST_WORD { 0.05 } else { 1.0 } * noise(&mut random)).collect()
@@ -258,7 +258,7 @@ impl Species {
                     (0..count).map(|_| 0.3 * noise(&mut random)).collect()
                 }
                 name => {
-                    // Tokens look at few others, so that each of these matters.
+                    // Attention is concentrated on few tokens, so that each of these matters.
                     let scale = if name.contains("attn_q.") || name.contains("attn_k.") { 2.0 } else { 1.0 };
                     let scale = scale / (shape[0] as f32).sqrt();
                     (0..count).map(|_| scale * noise(&mut random)).collect()
@@ -404,7 +404,7 @@ impl Vocabulary {
         const UNKNOWN: i32 = 2;
         const CONTROL: i32 = 3;
         const BYTE: i32 = 6;
-        // Markup and bytes come first, in both.
+        // Both vocabularies begin with control tokens and bytes.
         let (mut tokens, mut kinds, mut merges) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |token: String, kind: i32| {
             tokens.push(token);
@@ -451,7 +451,7 @@ impl Vocabulary {
     }
 }
 
-/// The character that stands for a byte in vocabularies of the kind of GPT-2: itself if it can be seen.
+/// The character that represents a byte in GPT-2's kind of vocabulary: itself if it is visible.
 fn printable(byte: u8) -> char {
     let is_visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..);
     match is_visible(byte) {

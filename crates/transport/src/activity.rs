@@ -1,4 +1,4 @@
-//! What a connection is doing, and since when: what its timeouts and its eviction depend on.
+//! The state of a connection and its start time: the basis of its timeouts and its eviction.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use tokio::time::Instant;
 use crate::connection::Timeouts;
 use crate::connections::Peer;
 
-/// A response of which nothing could be sent for so long does not keep its connection from being idle.
+/// Once no byte of a response could be sent for this long, its connection counts as idle.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Updated by the connection's socket and requests. Times are in microseconds from its start, and some milliseconds late:
-/// a precise clock takes several times as long to read.
+/// Updated by the connection's socket and requests. Times are microseconds since its start, by the coarse clock: some
+/// milliseconds late, but several times cheaper to read than a precise one.
 pub(crate) struct Activity {
     start: Instant,
-    /// The same by the clock that is used from then on.
+    /// `start` by the coarse clock.
     coarse_start: Duration,
     /// Requests between their head and their response.
     in_flight: AtomicU32,
     /// The same, until the response's body is produced as well.
     open: AtomicU32,
-    /// Whether a request's sender has proved who it is. It holds until there is no open request.
+    /// Whether the sender of a request is authenticated. Reset when no request is open.
     is_identified: AtomicBool,
     idle_since: AtomicU64,
     /// When the first byte of a head arrived, plus one; 0 while none has.
@@ -70,7 +70,7 @@ impl Activity {
         self.in_flight.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is a request whose response was not produced to its end.
+    /// Whether there is a request whose response is not yet complete.
     pub(crate) fn has_requests(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
@@ -80,8 +80,8 @@ impl Activity {
         self.is_busy() && self.is_identified.load(Ordering::Relaxed)
     }
 
-    /// How long the connection has been without a request of an identified sender, or waiting for a request's head;
-    /// `None` if it has one.
+    /// How long the connection has been without a request of an identified sender, or has waited for a request's head;
+    /// `None` while it has such a request.
     pub(crate) fn idle_time(&self) -> Option<Duration> {
         if self.is_working() {
             return None;
@@ -107,7 +107,7 @@ impl Activity {
     pub(crate) fn request_begins(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        // Until its sender is identified, it waits since its head began.
+        // Until its sender is identified, the connection counts as idle since the request's head began.
         if let Some(head) = self.head_since.swap(0, Ordering::Relaxed).checked_sub(1) {
             self.idle_since.store(head, Ordering::Relaxed);
         }
@@ -137,19 +137,19 @@ impl Activity {
         }
     }
 
-    /// Tells the connection to make way.
+    /// Tells the connection to close in favour of another one.
     pub(crate) fn evict(&self, permit: Permit<Peer>) {
         let _ = self.eviction.set(permit); // it is evicted once
         self.evicted.notify_one();
     }
 
-    /// Waits until the connection is told to make way.
+    /// Waits until the connection is evicted.
     pub(crate) async fn evicted(&self) {
         self.evicted.notified().await;
     }
 }
 
-/// By a clock that the system moves every few milliseconds.
+/// The clock that the system advances every few milliseconds.
 fn coarse_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

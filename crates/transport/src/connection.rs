@@ -32,25 +32,25 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Limits of a request's head. The number of headers is hyper's own limit for HTTP/1.1.
 pub const MAX_HEAD_BYTES: usize = 32 << 10;
 pub const MAX_HEADERS: usize = 100;
-/// The read buffer of HTTP/1.1: the most that a connection holds of what nobody has asked for.
+/// The read buffer of HTTP/1.1: the most unread bytes that a connection holds.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Concurrent requests on one connection.
 const HTTP2_STREAMS: u32 = 128;
-/// Heads up to this size reach us, so that the site can say what is wrong; h2 responds to larger ones itself.
+/// Heads up to this size reach the site, which can explain the error; h2 responds to larger ones itself.
 const HTTP2_HEADER_LIST_BYTES: u32 = 2 * MAX_HEAD_BYTES as u32;
-/// Streams that were reset before we accepted them. A client may cancel all of its streams at once; one that goes on
-/// opening and resetting to keep us busy (rapid reset) is disconnected.
+/// Streams that were reset before we accepted them. A client may cancel all of its streams together; one that keeps
+/// opening and resetting streams to cause load (rapid reset) is disconnected.
 const HTTP2_PENDING_RESETS: usize = HTTP2_STREAMS as usize;
-/// Streams that we reset because of a client's protocol errors, over a connection's whole life.
+/// Streams that we may reset because of a client's protocol errors, over a connection's whole life.
 const HTTP2_ERROR_RESETS: usize = 1024;
-/// What a stream and a connection may send ahead of our reading: memory that no budget of bodies counts. Bodies are read
-/// as they arrive, so a larger window would only save a caller far away a few round trips.
+/// Bytes that a stream and a connection may send ahead of our reading; no budget of bodies counts this memory. Bodies are
+/// read as they arrive, so a larger window would only save distant callers a few round trips.
 const HTTP2_STREAM_WINDOW: u32 = BUFFER_BYTES as u32;
 const HTTP2_CONNECTION_WINDOW: u32 = 4 * HTTP2_STREAM_WINDOW;
-/// A client that vanished is found by an unanswered ping; otherwise its requests would go on.
+/// A client that vanished is detected by an unanswered ping; otherwise its requests would continue.
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a connection that makes way for another may take to send what it still has to.
+/// How long an evicted connection may take to send its pending bytes.
 const EVICTION_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,7 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
-/// Handles the requests of one connection. A trait object, so that hyper is compiled once and not once for each site.
+/// Handles the requests of one connection. A trait object, so that hyper is compiled once instead of once for each site.
 pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(self: Arc<Self>, activity: &Arc<Activity>, request: Request<Incoming>) -> BoxFuture<'static, Response>;
 
@@ -73,7 +73,7 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Socket for S {}
 
-/// Serves a plaintext connection until it ends, times out, makes way for another, or the server stops.
+/// Serves a plaintext connection until it ends, times out or is evicted, or the server stops.
 pub(crate) async fn serve(
     socket: TcpStream,
     slot: ConnectionSlot,
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
     serve_stream(Box::new(socket), is_http2, slot, timeouts, stage, handler).await;
 }
 
-/// The same where the HTTP version is known.
+/// As `serve`, for a known HTTP version.
 pub(crate) async fn serve_stream(
     socket: Box<dyn Socket>,
     is_http2: bool,
@@ -148,9 +148,8 @@ pub(crate) async fn serve_stream(
     }
 }
 
-/// A chunked request may have carried a `Content-Length` as well, which another server on the way could have believed:
-/// what follows must not be taken for a request. And a client that still waits for `100 Continue` may or may not send
-/// its body.
+/// A chunked request may also have had a `Content-Length`, which a proxy could have used: the bytes that follow must not
+/// be read as a request. And a client that still waits for `100 Continue` may or may not send its body.
 fn is_last_of_connection(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING) || headers.contains_key(header::EXPECT)
 }
@@ -162,7 +161,7 @@ fn exceeds_head_limits(request: &Request<Incoming>) -> bool {
     request.headers().len() > MAX_HEADERS || headers + target > MAX_HEAD_BYTES
 }
 
-/// Drives a connection; shuts it down when the server stops or it makes way for another, and drops it on a timeout.
+/// Drives a connection; shuts it down when the server stops or it is evicted, and drops it on a timeout.
 async fn run<C: Future<Output = hyper::Result<()>>>(
     mut connection: Pin<&mut C>,
     stop: impl Fn(Pin<&mut C>),
@@ -200,7 +199,7 @@ async fn run<C: Future<Output = hyper::Result<()>>>(
             }
             () = activity.evicted(), if eviction_deadline.is_none() => {
                 if activity.is_busy() && !activity.is_working() {
-                    return; // a request of an unknown sender, which has nothing to be sent
+                    return; // a request of an unknown sender: no response is pending
                 }
                 let deadline = Instant::now() + EVICTION_TIMEOUT;
                 eviction_deadline = Some(deadline);

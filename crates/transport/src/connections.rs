@@ -1,11 +1,11 @@
-//! The open connections of one listener: a fair share of slots for each peer, and which idle connection makes way for a
-//! newcomer when there is no slot for it.
+//! The open connections of one listener: a fair share of slots for each peer, and the choice of an idle connection to
+//! evict when a new one finds no slot.
 //!
-//! Until a request's sender has proved who it is, its connection counts as idle: half-sent forms make way, too.
+//! Until a request's sender is authenticated, its connection counts as idle: half-sent forms are evicted, too.
 //!
-//! An HTTP/2 connection has one slot for itself and its first request; every further request at the same time needs
-//! another, as over HTTP/1.1 it would need another connection. So the slots bound what all callers together can make
-//! us hold, keys or not.
+//! An HTTP/2 connection has one slot for itself and its first request; every further concurrent request needs another,
+//! as over HTTP/1.1 it would need another connection. So the slots bound the memory of all callers together, with keys
+//! or without.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ use crate::activity::Activity;
 use crate::network::{Network, NetworkClient};
 use crate::proxies::TrustedProxies;
 
-/// A connection that was idle for so long makes way also for its own peer, and for one that has a single slot less.
+/// A connection that was idle for this long is also evicted for its own peer, and for a peer with a single slot less.
 const LONG_IDLE: Duration = Duration::from_secs(5);
 
-/// Whom a connection counts against: its client's networks. A trusted proxy carries many clients, so each of its
-/// connections counts alone.
+/// What a connection is counted for: its client's networks. A trusted proxy carries many clients, so each of its
+/// connections is counted separately.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
     Network(NetworkClient),
@@ -48,7 +48,7 @@ impl Client for Peer {
     }
 }
 
-/// Tells whom connections count against.
+/// Maps addresses to the peers that their connections are counted for.
 pub(crate) struct Peers<'a> {
     proxies: &'a TrustedProxies,
     proxied: u64,
@@ -68,7 +68,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// The rule, without a clock: how long a connection has been idle is asked of `idle`, which says `None` if it is not.
+/// The rule, without a clock: `idle` returns how long a connection has been idle, `None` if it is not.
 #[derive(Debug)]
 struct Table<C> {
     share: FairShare<Peer>,
@@ -89,8 +89,8 @@ impl<C> Table<C> {
         may
     }
 
-    /// Opens a connection in place of an idle one, which is returned: the longest idle one of the peer that holds most,
-    /// with the networks that it is part of.
+    /// Opens a connection in place of an idle one, which is returned: the longest idle one of the peer that holds most
+    /// slots, counting the networks that it is part of.
     fn replace(&mut self, peer: &Peer, connection: C, idle: impl Fn(&C) -> Option<Duration>) -> Option<C> {
         let (victim, index) = self.find_idle(peer, idle)?;
         let connections = self.open.get_mut(&victim)?;
@@ -105,10 +105,10 @@ impl<C> Table<C> {
 
     fn find_idle(&self, newcomer: &Peer, idle: impl Fn(&C) -> Option<Duration>) -> Option<(Peer, usize)> {
         let candidates = self.open.iter().filter_map(|(peer, connections)| {
-            // The largest parties that they are not both part of.
+            // The largest networks that do not contain both.
             let parties = peer.parties().zip(newcomer.parties()).find(|(theirs, ours)| theirs != ours);
             let min_idle = match parties.map(|(theirs, ours)| (self.share.held(&theirs), self.share.held(&ours))) {
-                // It has at least as many as the newcomer even then.
+                // After the eviction it still has at least as many as the newcomer.
                 Some((held, wanted)) if held >= wanted + 2 => Duration::ZERO,
                 Some((held, wanted)) if held <= wanted => return None,
                 _ => LONG_IDLE,
@@ -141,11 +141,11 @@ pub(crate) struct ConnectionSlots {
     evictions: Evictions,
 }
 
-/// Connections that have made way and are not closed yet, by the peer of the newcomer.
+/// Evicted connections that are not closed yet, by the peer of the newcomer.
 #[derive(Clone)]
 struct Evictions {
     any: Admission<Peer>,
-    /// One for each peer: a few that come again and again do not keep out one that comes now and then, as a probe does.
+    /// One for each peer, so that peers that reconnect all the time do not keep out an occasional one such as a probe.
     first: Admission<Peer>,
 }
 
@@ -163,7 +163,7 @@ impl Evictions {
 /// How a connection got its slot.
 pub(crate) enum Entry {
     Free(ConnectionSlot),
-    /// An idle connection was told to close.
+    /// An idle connection was evicted.
     Replaced(ConnectionSlot),
 }
 
@@ -172,7 +172,7 @@ impl ConnectionSlots {
         Self { table: Arc::new(Mutex::new(Table::new(connections))), evictions: Evictions::new(evictions) }
     }
 
-    /// A slot for a new connection; `None` if there is none for it, and no idle connection makes way.
+    /// A slot for a new connection; `None` if none is free and no idle connection can be evicted.
     pub(crate) fn open(&self, peer: &Peer) -> Option<Entry> {
         let activity = Arc::new(Activity::new());
         let slot = || ConnectionSlot {
@@ -190,7 +190,7 @@ impl ConnectionSlots {
     }
 }
 
-/// The slot of an open connection, and what that connection is doing.
+/// The slot of an open connection, and its activity.
 pub(crate) struct ConnectionSlot {
     pub(crate) activity: Arc<Activity>,
     kind: SlotKind,
@@ -201,7 +201,7 @@ enum SlotKind {
         slots: ConnectionSlots,
         peer: Peer,
     },
-    /// It has none: it is only told so.
+    /// It has none: the client only gets a rejection.
     Rejected(#[expect(dead_code, reason = "held until the connection ends")] Permit<Peer>),
 }
 
@@ -210,7 +210,7 @@ impl ConnectionSlot {
         Self { activity: Arc::new(Activity::new()), kind: SlotKind::Rejected(permit) }
     }
 
-    /// A slot for one more request at the same time.
+    /// A slot for one more concurrent request.
     pub(crate) fn enter_request(&self) -> Option<RequestSlot> {
         match &self.kind {
             SlotKind::Rejected(_) => Some(RequestSlot(None)),
@@ -260,12 +260,12 @@ mod tests {
             let addresses = (0..20).map(|last| format!("{prefix}:{last}").parse().unwrap());
             addresses.filter(|address| table.open(&peers.peer(*address), ())).count()
         };
-        assert_eq!(admitted("2001:db8::7"), 6, "one network, as greedy as one within larger ones may be");
+        assert_eq!(admitted("2001:db8::7"), 6, "one network takes the full share of a part of larger networks");
         assert_eq!(admitted("2001:db8:9::7"), 10, "clients of a proxy");
     }
 
     #[test]
-    fn idle_connections_of_the_greediest_peer_make_way_the_longest_idle_first() {
+    fn idle_connections_of_the_peer_with_most_slots_are_evicted_the_longest_idle_first() {
         let mut table = Table::new(16);
         for (number, connections) in [(1, 40), (2, 40)] {
             for connection in 0..connections {
@@ -274,18 +274,18 @@ mod tests {
         }
         let held: Vec<_> = [1, 2].iter().map(|number| table.share.held_by(&peer(*number))).collect();
         assert_eq!(held, [13, 3]);
-        // As the ops listener has it: two peers hold everything, and a probe comes.
+        // As on the ops listener: two peers hold all slots, and a probe arrives.
         let idle = |connection: &(u64, i32)| (connection.1 != 5).then(|| Duration::from_secs(connection.1 as u64));
         while table.open(&peer(4), (4, 5)) {} // busy
         assert_eq!(table.replace(&peer(3), (3, 0), idle), Some((1, 12)));
         assert_eq!(table.replace(&peer(3), (3, 1), idle), Some((1, 11)));
         table.close(&peer(1), |connection| *connection == (1, 12));
-        assert_eq!((table.share.held_by(&peer(1)), table.share.held_by(&peer(3))), (11, 2), "it was closed before");
+        assert_eq!((table.share.held_by(&peer(1)), table.share.held_by(&peer(3))), (11, 2), "already closed");
     }
 
-    /// Every address of an attacker's /48 has one connection, as the newcomers have.
+    /// Every address of an attacker's /48 has one connection, like the newcomers.
     #[test]
-    fn a_large_network_is_one_peer_and_its_connections_make_way_for_others_and_for_each_other() {
+    fn a_large_network_is_one_peer_and_its_connections_are_evicted_for_others_and_for_each_other() {
         let network = |text: &str| Peer::Network(NetworkClient::new(text.parse().unwrap()));
         let mut table = Table::new(20);
         let opened = (0..40).filter(|number| table.open(&network(&format!("2001:db8:1:{number:x}00::1")), *number));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_no_more_than_the_newcomer_is_disturbed_only_after_a_long_pause() {
+    fn a_peer_that_has_no_more_than_the_newcomer_loses_a_connection_only_after_a_long_pause() {
         let mut table = Table::new(4);
         for number in 0..4 {
             assert!(table.open(&peer(number), number));
@@ -323,9 +323,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes: the slots are never exceeded, what makes way was idle, and its peer has at least as
-        /// many slots as the newcomer afterwards, or the connection was idle for long. A newcomer is refused only if no
-        /// connection may make way.
+        /// For any sequence of connections: the slots are never exceeded. An evicted connection was idle, and either its
+        /// peer still has at least as many slots as the newcomer, or it was idle for long. A newcomer is refused only if
+        /// no connection may be evicted.
         #[test]
         fn newcomers_get_in_unless_everything_is_in_use(
             slots in 1..20usize,

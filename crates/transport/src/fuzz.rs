@@ -1,4 +1,4 @@
-//! What proxies and clients write into headers, fuzzed: an address counts only if a trusted proxy named it.
+//! Fuzzing of headers that proxies and clients write: an address counts only if a trusted proxy named it.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::{BaseUrl, TrustedProxies};
 
-/// The last address from the right that proxies vouch for, written a second time and another way.
+/// The leftmost address that trusted proxies vouch for: a second, independent implementation.
 fn expected_client(peer: IpAddr, lists: &[&str], is_trusted: impl Fn(IpAddr) -> bool) -> IpAddr {
     let whole = lists.join(",");
     let mut client = peer;
@@ -28,7 +28,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
             if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number::<u16>) {
                 return None;
             }
-            // With a port, a zone may stand behind the address; it is a number.
+            // With a port, a numeric zone may follow the address.
             let address = match inside.split_once('%') {
                 Some((address, zone)) if !port.is_empty() && is_number::<u32>(zone) => address,
                 _ => inside,
@@ -46,7 +46,7 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Digits alone: Rust's own numbers may begin with a plus.
+/// Digits only: Rust's parser also accepts a leading plus.
 fn is_number<T: FromStr>(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<T>().is_ok()
 }
@@ -90,13 +90,13 @@ fn forwarded_for() {
         for list in &lists {
             headers.append("x-forwarded-for", HeaderValue::from_str(list).expect("checked"));
         }
-        // A value that is no ASCII is garbage as a whole.
-        let told: Vec<&str> = lists.iter().map(|list| if headers_text(list) { *list } else { "?" }).collect();
+        // A value that is not ASCII is invalid as a whole.
+        let seen: Vec<&str> = lists.iter().map(|list| if headers_text(list) { *list } else { "?" }).collect();
         let mut shape = Vec::new();
         for peer in ["10.1.1.1", "198.51.100.7"] {
             let peer: IpAddr = peer.parse().expect("an address");
             let client = trusted.client(peer, &headers);
-            assert_eq!(client, expected_client(peer, &told, is_trusted), "{told:?}");
+            assert_eq!(client, expected_client(peer, &seen, is_trusted), "{seen:?}");
             shape.push((client == peer, client.is_ipv6(), is_trusted(client)));
         }
         (shape, magnitude(lists.len()))

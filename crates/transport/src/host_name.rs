@@ -27,7 +27,7 @@ impl HostName {
         if headers.next().is_some() {
             return false;
         }
-        // The target's own authority (HTTP/2, absolute form) counts as Host; where both are given, both must be ours.
+        // The target's authority (HTTP/2, absolute form) counts as Host; where both are given, both must match.
         let in_header = header.map(|value| value.to_str().is_ok_and(|text| self.matches(text)));
         let in_target = head.uri.authority().map(|authority| self.matches(authority.as_str()));
         matches!((in_header, in_target), (Some(true), None | Some(true)) | (None, Some(true)))
@@ -37,7 +37,7 @@ impl HostName {
         self.is_usual(authority) || self.matches_parsed(authority)
     }
 
-    /// Whether it is the name as it stands, with a port or without: what nearly all requests have.
+    /// Whether it is the literal name, with a port or without: the fast path for nearly all requests.
     fn is_usual(&self, authority: &str) -> bool {
         let name = match &self.0 {
             Host::Loopback => LOOPBACK_NAME,
@@ -49,7 +49,7 @@ impl HostName {
 
     fn matches_parsed(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
-            // An empty port (`localhost:`) is the scheme's own.
+            // An empty port (`localhost:`) means the scheme's default.
             let port = authority.as_str().strip_prefix(authority.host());
             let plain = port.is_some_and(|port| matches!(port, "" | ":") || is_port(port));
             plain && Host::parse(authority.host()) == self.0
@@ -63,7 +63,7 @@ fn is_port(text: &str) -> bool {
         .is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok())
 }
 
-/// A host without its port. All loopback names are one.
+/// A host without its port. All loopback names are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Host {
     Loopback,

@@ -1,8 +1,7 @@
 //! Sockets, TLS and HTTP/1.1 and 2 for any `Site`: limits, timeouts, draining, proxies, uploads.
 //!
-//! Every site gets the same treatment: who may connect, how long a head or a body may take, what happens when the
-//! service stops. Nothing here knows an API, an error envelope or a request id: what a client is told when it is turned
-//! away is the site's to say (`Site::reject`).
+//! The limits of connections, heads and bodies, and the stop, are the same for every site. Nothing here knows an API, an
+//! error envelope or a request id: the response to a rejected client is the site's (`Site::reject`).
 
 mod activity;
 mod base_url;

@@ -1,8 +1,8 @@
 //! Accepts connections, hands each to a worker thread, and drains them when the service stops; for any site.
 //!
-//! One task accepts; each worker thread runs its own single-threaded runtime, and a connection stays with its worker: a
-//! request never changes threads. A connection over the limit takes the place of an idle one, or the site decides on one
-//! request, within limits, and it is closed.
+//! One task accepts; each worker thread runs its own single-threaded runtime. A connection stays with its worker, so a
+//! request never changes threads. A connection over the limit replaces an idle one. If there is none, the site responds
+//! to one request, within limits, and the connection is closed.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -30,7 +30,7 @@ use crate::tls::{self, Tls};
 use crate::upload::Upload;
 
 /// Connections over the limit that get a response at the same time, and idle ones that are being closed for others:
-/// each a share of the limit, clamped. Further newcomers are closed at once.
+/// each a share of the limit, clamped. Further new connections are closed without a response.
 const BEYOND_LIMIT_SHARE: usize = 8;
 const BEYOND_LIMIT: RangeInclusive<usize> = 8..=64;
 const OVERFLOW_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -55,13 +55,13 @@ pub struct ListenerSettings {
     pub tls: Option<Tls>,
 }
 
-/// How far a listener is on its way to the stop.
+/// How far a listener has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DrainStage {
     Serving,
     /// Requests are served; clients are asked to open no further request on the same connection.
     Draining,
-    /// Requests in flight are finished; nothing new begins.
+    /// Requests in flight are finished; no new ones are accepted.
     Finishing,
     /// Connections are dropped.
     Aborted,
@@ -92,7 +92,7 @@ pub async fn serve<S: Site>(
     stage.send_replace(DrainStage::Finishing);
     let all_done = async {
         for done in done {
-            let _ = done.await; // a worker that panicked is done as well
+            let _ = done.await; // a worker that panicked counts as done
         }
     };
     let mut all_done = std::pin::pin!(all_done);
@@ -108,7 +108,7 @@ pub async fn serve<S: Site>(
     Ok(aborted)
 }
 
-/// Follows the service's lifecycle to its stop. A sender that is gone counts as a stop.
+/// Follows the service's lifecycle to its stop. A dropped sender counts as a stop.
 async fn follow(mut lifecycle: watch::Receiver<Lifecycle>, stage: &watch::Sender<DrainStage>) {
     let _ = lifecycle.wait_for(|now| *now >= Lifecycle::Draining).await;
     stage.send_replace(DrainStage::Draining);
@@ -169,11 +169,11 @@ impl<'a> Acceptor<'a> {
         if let Some(worker) = least_busy {
             worker.connections.fetch_add(1, Ordering::Relaxed);
             let accepted = Accepted { socket, address, slot, is_admitted };
-            let _ = worker.accepted.send(accepted); // fails only if the worker is gone
+            let _ = worker.accepted.send(accepted); // fails only if the worker has ended
         }
     }
 
-    /// A slot, or at least one for telling the client that there is none.
+    /// A slot, or one that only serves to reject the client.
     fn admit(&mut self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
         let peer = self.peers.peer(address);
         match self.slots.open(&peer) {
@@ -190,7 +190,7 @@ impl<'a> Acceptor<'a> {
     }
 }
 
-/// Logs that there are more connections than may be, now and then.
+/// Logs occasionally that the limit of connections is exceeded.
 struct Overflow {
     max_connections: usize,
     refused: u64,
@@ -243,12 +243,12 @@ impl WorkerHandle {
         let (count, site) = (connections.clone(), site.clone());
         let (timeouts, proxies, tls) = (settings.timeouts, settings.proxies.clone(), settings.tls.clone());
         std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
-            let entered = runtime.enter(); // a worker may have tasks of its own
+            let entered = runtime.enter(); // a worker may spawn tasks
             let worker = Arc::new(site.worker());
             drop(entered);
             let context = ConnectionContext::<S> { worker, timeouts, proxies, tls, stage };
             runtime.block_on(run_worker(incoming, context, count));
-            drop(runtime); // with everything that was aborted, before we say that we are done
+            drop(runtime); // drops all aborted tasks before this worker reports that it is done
             let _ = finished.send(());
         })?;
         Ok(Self { accepted, connections, done })
@@ -267,7 +267,7 @@ struct ConnectionContext<S: Site> {
     stage: watch::Receiver<DrainStage>,
 }
 
-/// Serves what is accepted until the acceptor has stopped and all connections have ended, or until they are aborted.
+/// Serves connections until the acceptor has stopped and all connections have ended, or until they are aborted.
 async fn run_worker<S: Site>(
     mut incoming: mpsc::UnboundedReceiver<Accepted>,
     mut context: ConnectionContext<S>,
@@ -366,7 +366,7 @@ impl<S: Site> Handler for Serving<S> {
     }
 }
 
-/// Has the site reject every request, for one reason, and closes the connection.
+/// Rejects every request of a connection for one reason, by the site's response, and closes it.
 struct Rejecting<S: Site> {
     worker: Arc<S::Worker>,
     why: Rejection,

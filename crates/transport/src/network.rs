@@ -1,4 +1,4 @@
-//! Whom an address stands for where clients are counted.
+//! The networks by which clients are counted.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ pub fn network(address: IpAddr) -> IpAddr {
     NetworkClient::new(address).0
 }
 
-/// A client that is known by its address alone. Its parties are the networks that the address is part of.
+/// A client that is known by its address alone. Its parties are the networks that contain the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NetworkClient(IpAddr);
 

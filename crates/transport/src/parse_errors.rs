@@ -1,8 +1,8 @@
 //! The site's own response to an HTTP/1.1 head that cannot be parsed.
 //!
-//! hyper responds to such heads itself, with an empty body, and has no way to change that. So the socket that it writes
-//! to looks at the end of what it is given: an error head without a body is hyper's own, and the site's response is sent
-//! in its place. What the client still sends is drained within limits, so that it sees the response and not a reset.
+//! hyper responds to such heads itself, with an empty body, and offers no way to change that. So its socket inspects the
+//! end of the bytes written: an error head without a body is hyper's own, and is replaced by the site's response. Bytes
+//! that the client still sends are drained within limits, so that it sees the response instead of a reset.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -16,13 +16,13 @@ use crate::response_body::Response;
 use crate::site::Rejection;
 use crate::upload::MAX_DRAIN_BYTES;
 
-/// How hyper's automatic responses begin, and what each of them means.
+/// The first lines of hyper's automatic responses, with their meanings.
 const AUTOMATIC: [(&[u8], Rejection); 3] = [
     (b"HTTP/1.1 400 Bad Request\r\n", Rejection::MalformedHead),
     (b"HTTP/1.1 414 URI Too Long\r\n", Rejection::HeadTooLarge),
     (b"HTTP/1.1 431 Request Header Fields Too Large\r\n", Rejection::HeadTooLarge),
 ];
-/// More than any of them has.
+/// Longer than any of them.
 const MAX_AUTOMATIC_BYTES: usize = 256;
 
 /// A socket on which hyper's automatic responses are replaced by those of `reject`.
@@ -171,9 +171,9 @@ mod tests {
 
     const OWN: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: today\r\n\r\n";
 
-    /// What arrives when hyper writes these pieces, one call each, and then ends the connection.
+    /// The bytes that arrive when hyper writes these pieces, one call each, and then ends the connection.
     async fn arrives(pieces: &[&[u8]]) -> String {
-        let (near, mut far) = tokio::io::duplex(16); // so little that nothing is written at once
+        let (near, mut far) = tokio::io::duplex(16); // so small that every write is partial
         let mut socket = ParseErrors::new(near, |why| Response::new(format!("{why:?}").into()));
         let written = async {
             for piece in pieces {

@@ -1,7 +1,7 @@
 //! The client's address: what a trusted proxy says in `X-Forwarded-For`, otherwise the peer's.
 //!
-//! The header grows at its right end, so it is read from there: as long as an address is a trusted proxy, its word about
-//! the one before it counts. What stands further left could have been written by anyone and is never used.
+//! The header grows at its right end, so it is read from there: as long as an address is a trusted proxy, the entry
+//! before it counts. Any client could have written the entries further left; they are never used.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl TrustedProxies {
 
     pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer;
-        // Several headers form one list; a value that is not text is as bad as any other garbage.
+        // Several headers form one list; a value that is not text is an invalid entry.
         let lists = headers.get_all(FORWARDED_FOR).iter().map(|value| value.to_str().unwrap_or("?"));
         let named: Vec<_> = lists.flat_map(|list| list.split(',')).collect();
         for name in named.into_iter().rev() {
@@ -48,7 +48,7 @@ impl FromStr for TrustedProxies {
     }
 }
 
-/// What was given is neither an address nor a network.
+/// The text is neither an address nor a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither an IP address nor a network such as 10.0.0.0/8")]
 pub struct NetworkError(String);
@@ -66,7 +66,7 @@ fn address(text: &str) -> Option<IpAddr> {
 
 fn network(text: &str) -> Option<IpNet> {
     let network = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>()).ok()?;
-    // Peers are compared as what they are, so a network of IPv4 within IPv6 has to be, too.
+    // Peers are compared as plain IPv4, so a network of IPv4 within IPv6 is converted, too.
     match (network.addr().to_canonical(), network.prefix_len().checked_sub(96)) {
         (IpAddr::V4(address), Some(length)) if network.addr().is_ipv6() => {
             Ipv4Net::new(address, length).ok().map(IpNet::V4)
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stranger_from_the_right_is_the_client() {
+    fn the_first_untrusted_address_from_the_right_is_the_client() {
         let ours = "10.0.0.0/8, fd00::/8 ,192.0.2.1";
         let cases: &[(&str, &[&str], &str)] = &[
             ("198.51.100.7", &["203.0.113.9"], "198.51.100.7"),
@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_named() {
+    fn an_invalid_network_is_named_in_the_error() {
         for wrong in ["10.0.0.0/33", "localhost", "10.0.0.1:80", "10.0.0", "/8", "::1/129"] {
             let refused = format!("127.0.0.1,{wrong}").parse::<TrustedProxies>().unwrap_err();
             assert!(refused.to_string().contains(wrong), "{refused}");
         }
     }
 
-    /// Addresses of both kinds, ours among them, and what is none.
+    /// Addresses of both kinds, some trusted, and invalid entries.
     fn entry() -> impl Strategy<Value = String> {
         prop_oneof![
             any::<[u8; 4]>().prop_map(|bytes| IpAddr::from(bytes).to_string()),
@@ -146,14 +146,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strangers_are_never_believed(peer: [u8; 16], header in "[ -~]{0,60}") {
+        fn headers_of_untrusted_peers_are_ignored(peer: [u8; 16], header in "[ -~]{0,60}") {
             let peer = IpAddr::from(peer).to_canonical();
             prop_assume!(!peer.to_string().starts_with("10."));
             prop_assert_eq!(client("10.0.0.0/8", &peer.to_string(), &[&header]), peer.to_string());
         }
 
         #[test]
-        fn whatever_stands_before_the_client_changes_nothing(before in proptest::collection::vec(entry(), 0..5), hops in 0..4usize) {
+        fn entries_before_the_client_change_nothing(before in proptest::collection::vec(entry(), 0..5), hops in 0..4usize) {
             let tail = format!("203.0.113.9{}", ", 10.9.9.9".repeat(hops));
             let list = before.into_iter().chain([tail]).collect::<Vec<_>>().join(",");
             prop_assert_eq!(client("10.0.0.0/8", "10.1.1.1", &[&list]), "203.0.113.9");

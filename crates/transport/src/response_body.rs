@@ -1,4 +1,4 @@
-//! What a site responds with: a body that is known as a whole, or one that is produced while it is sent.
+//! The body of a site's response: known as a whole, or produced while it is sent.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub type Response = http::Response<ResponseBody>;
 
 pub enum ResponseBody {
     Whole(Full<Bytes>),
-    /// An error closes the connection, so that no client takes a part for the whole.
+    /// An error closes the connection, so that no client takes a partial body for a complete one.
     Stream(mpsc::Receiver<io::Result<Bytes>>),
 }
 

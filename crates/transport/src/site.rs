@@ -13,7 +13,7 @@ use crate::upload::Upload;
 
 /// Handles requests on several worker threads.
 pub trait Site: Send + Sync + 'static {
-    /// What one worker thread holds for itself: connections, counters.
+    /// The state of one worker thread: connections, counters.
     type Worker: Send + Sync + 'static;
 
     /// The name of its threads.
@@ -22,15 +22,15 @@ pub trait Site: Send + Sync + 'static {
     /// State for one more worker thread.
     fn worker(self: &Arc<Self>) -> Self::Worker;
 
-    /// The response to a request, whatever it is.
+    /// The response to any request.
     fn handle(
         worker: &Self::Worker,
         connection: ClientConnection,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response> + Send;
 
-    /// The response to a request on a connection for which there is no slot. A few are read so that the site can serve
-    /// those whom it knows; the connection is closed after the response.
+    /// The response to a request on a connection for which there is no slot. A few such requests are read so that the
+    /// site can serve senders that it knows; the connection is closed after the response.
     fn handle_beyond_limit(
         worker: &Self::Worker,
         _connection: ClientConnection,
@@ -41,10 +41,10 @@ pub trait Site: Send + Sync + 'static {
         ready(Self::reject(worker, Rejection::TooManyConnections))
     }
 
-    /// The response to what never becomes a request. The connection is closed after it.
+    /// The response to bytes that never become a request. The connection is closed after it.
     fn reject(worker: &Self::Worker, why: Rejection) -> Response;
 
-    /// The time for finishing is over: requests in flight must be responded to now.
+    /// Called when the stop timeout is over: requests in flight must get their responses now.
     fn abort_in_flight(&self) {}
 }
 
@@ -62,7 +62,7 @@ impl ClientConnection {
         Self { address, activity: Arc::new(Activity::new()) }
     }
 
-    /// The sender has proved who it is: the connection makes way for no other one while this request is handled.
+    /// Marks the sender as authenticated: its connection is not evicted while this request is handled.
     pub fn identify(&self) {
         self.activity.identify();
     }

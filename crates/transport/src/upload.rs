@@ -1,12 +1,12 @@
 //! A request's body: read within its limits when it is wanted, drained within limits when it is not.
 //!
-//! A body takes its bytes from a budget before it is read: its declared length at once, or a step ahead of what has
-//! arrived. They return to the budget when the request that needs them ends, however it ends. A form of an unknown
-//! sender takes none: it is small, and every request has a slot of the listener, so the slots are its budget.
+//! A body takes its bytes from a budget before it is read: its whole declared length, or one step ahead of the bytes that
+//! have arrived. They return to the budget when the request ends, in any way. A form of an unknown sender takes none: it
+//! is small, and every request has a slot of the listener, so the slots are its budget.
 //!
-//! A client that is refused while it still sends would see a connection reset instead of its response if nobody read
-//! on. So an upload that is dropped unread is drained. The exception is a client that waits for `100 Continue`: reading
-//! would invite the body that was just refused.
+//! A client that is refused while it still sends would see a connection reset instead of its response. So an upload that
+//! is dropped unread is drained. The exception is a client that waits for `100 Continue`: reading would invite the body
+//! that was just refused.
 
 use std::io::ErrorKind;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::connection::BUFFER_BYTES;
 
 pub(crate) const MAX_DRAIN_BYTES: usize = 8 << 20;
-/// What a body without a declared length has from the budget beyond what has arrived: one read may bring as much.
+/// Bytes that a body without a declared length reserves beyond those that have arrived: one read may bring this much.
 const STEP_BYTES: usize = BUFFER_BYTES;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,7 +41,7 @@ impl BodyLimits {
         Self { max_bytes, idle_timeout, total_timeout: idle_timeout * 4 }
     }
 
-    /// However it arrives, the whole body has this time.
+    /// The whole body has this time, with any pauses.
     pub fn within(max_bytes: usize, total_timeout: Duration) -> Self {
         Self { max_bytes, idle_timeout: total_timeout, total_timeout }
     }
@@ -65,20 +65,20 @@ pub enum UploadError {
 /// The bytes of bodies that may be held at the same time, in all and by each client.
 pub type BodyBudget<C> = Admission<C>;
 
-/// A part of that budget; it returns when this is dropped.
+/// A part of that budget, returned on drop.
 pub type BodyPermit<C> = Permit<C>;
 
 /// A body that was read, and its part of the budget.
 pub struct Body<C: Client> {
     pub bytes: Bytes,
-    /// To be held for as long as the bytes, or what was made of them, are in memory.
+    /// Held for as long as the bytes, or values parsed from them, are in memory.
     pub permit: BodyPermit<C>,
 }
 
 /// A body that has not been read yet.
 pub struct Upload {
     incoming: Option<Incoming>,
-    /// What has been taken of it, or why that failed.
+    /// The part that was read early, or why that failed.
     first: Result<Bytes, UploadError>,
     expects_continue: bool,
 }
@@ -89,7 +89,7 @@ impl Upload {
         Self { incoming: Some(incoming), first: Ok(Bytes::new()), expects_continue }
     }
 
-    /// Whether all of a small body has arrived already. Asked once, before it is read.
+    /// Whether all of a small body has arrived. Called once, before it is read.
     pub fn has_arrived(&mut self) -> bool {
         let Some(incoming) = &mut self.incoming else { return false };
         let is_small = incoming.size_hint().exact().is_some_and(|bytes| bytes <= STEP_BYTES as u64);
@@ -118,12 +118,12 @@ impl Upload {
         Ok(Body { bytes, permit })
     }
 
-    /// Reads the form of an unknown sender, within limits that are as small.
+    /// Reads the form of an unknown sender, without a budget; the limits must be small.
     pub async fn read_form(self, limits: BodyLimits) -> Result<Bytes, UploadError> {
         self.read_within(limits, |_bytes| true).await
     }
 
-    /// `reserve` is told how many bytes are needed in all; `false` if they are not to be had.
+    /// `reserve` gets the total number of bytes needed, and returns `false` if they are not available.
     async fn read_within(
         mut self,
         limits: BodyLimits,

@@ -1,8 +1,8 @@
 //! Unix sockets between processes of one user, at paths of any length.
 //!
 //! A socket's address holds at most 107 bytes. A longer path is reached through a descriptor of its folder, so that a
-//! socket never has to be in another folder than its own, which may be private. The system says who is at the other
-//! end: a listener serves only its own user and root, and a client may insist that the listener is its own user's.
+//! socket can always be in its own folder, which may be private. The system reports the user of the peer: a listener serves
+//! only its own user and root, and a client can require that the listener belongs to its own user.
 
 use std::fs;
 use std::io;
@@ -15,21 +15,21 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
-/// What a socket's address holds, less the final zero.
+/// The size of a socket's address without the final zero.
 const MAX_ADDRESS_BYTES: usize = 107;
 const ROOT: u32 = 0;
 
-/// Whom a client accepts at the other end.
+/// The users whose listener a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// For a socket that an operator has named.
+    /// For a socket that an operator has configured.
     Anyone,
-    /// The user of this process, and nobody else.
+    /// Only the user of this process.
     ThisUser,
 }
 
 pub async fn connect(path: &Path, peer: Peer) -> io::Result<UnixStream> {
-    let address = Address::of(path)?;
+    let address = Address::from_path(path)?;
     let stream = UnixStream::connect(&address.path).await?;
     let user = stream.peer_cred()?.uid();
     if peer == Peer::ThisUser && user != this_user() {
@@ -41,12 +41,12 @@ pub async fn connect(path: &Path, peer: Peer) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Whether this is a socket on which no process listens any more.
+/// Whether this is a socket on which no process listens.
 pub fn is_stale(path: &Path) -> bool {
     if !is_socket(path) {
         return false;
     }
-    let connected = Address::of(path).and_then(|address| std::os::unix::net::UnixStream::connect(&address.path));
+    let connected = Address::from_path(path).and_then(|address| std::os::unix::net::UnixStream::connect(&address.path));
     connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
@@ -57,12 +57,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Replaces a socket that another process left behind, and nothing else.
+    /// Replaces a socket that another process has left, but no other file.
     pub fn bind(path: &Path) -> io::Result<Self> {
         if is_socket(path) {
             fs::remove_file(path)?;
         }
-        let socket = UnixListener::bind(Address::of(path)?.path)?;
+        let socket = UnixListener::bind(Address::from_path(path)?.path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         Ok(Self { socket, has_refused: AtomicBool::new(false) })
     }
@@ -75,7 +75,7 @@ impl Listener {
                 return Ok(stream);
             }
             if !self.has_refused.swap(true, Ordering::Relaxed) {
-                tracing::warn!(user, "a process of another user has connected to the socket, and is refused");
+                tracing::warn!(user, "refused a connection from another user's process");
             }
         }
     }
@@ -101,7 +101,7 @@ struct Address {
 }
 
 impl Address {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn from_path(path: &Path) -> io::Result<Self> {
         if path.as_os_str().len() <= MAX_ADDRESS_BYTES {
             return Ok(Self { path: path.to_owned(), _folder: None });
         }
@@ -126,7 +126,7 @@ mod tests {
 
     const ANOTHER_USER: u32 = 65534;
 
-    /// A folder that everyone may use, with that many bytes in its path.
+    /// A folder that every user may use, with a path of at least `bytes` bytes.
     fn folder(bytes: usize) -> (tempfile::TempDir, PathBuf) {
         let outer = tempfile::tempdir().unwrap();
         fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         (outer, inner)
     }
 
-    /// Runs Python as another user: the other end of a socket.
+    /// Runs Python as another user, as the peer of a socket.
     fn as_another_user(script: &str, path: &Path) -> Child {
         let mut command = Command::new("python3");
         command.args(["-c", script]).arg(path).uid(ANOTHER_USER).gid(ANOTHER_USER).stdin(Stdio::piped());
@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[tokio::test]
-    #[ignore = "runs a process as another user, which only root may; `tools/test` runs it where it can"]
-    async fn another_users_process_is_neither_believed_nor_served() {
+    #[ignore = "runs a process as another user, which only root may do; `tools/test` runs it where possible"]
+    async fn another_users_process_is_neither_trusted_nor_served() {
         let (_outer, folder) = folder(120);
         let theirs = folder.join("theirs");
         let listen = "import os, socket, sys; os.chdir(os.path.dirname(sys.argv[1])); os.umask(0); \
@@ -205,7 +205,7 @@ mod tests {
         drop(listening.stdin.take());
         listening.wait().unwrap();
 
-        // Even if the file lets everyone in.
+        // Even if the file's permissions allow every user.
         let ours = folder.join("ours");
         let listener = Listener::bind(&ours).unwrap();
         fs::set_permissions(&ours, fs::Permissions::from_mode(0o777)).unwrap();
@@ -222,7 +222,7 @@ mod tests {
             () = accept => panic!("a connection of another user was accepted"),
             () = end => {}
         }
-        assert_eq!(calling.wait().unwrap().code(), Some(0), "it reads an end without a byte");
+        assert_eq!(calling.wait().unwrap().code(), Some(0), "it reads the end of the stream without a byte");
         let (accepted, connected) = tokio::join!(listener.accept(), connect(&ours, Peer::ThisUser));
         assert!(accepted.is_ok() && connected.is_ok());
     }

@@ -1,4 +1,4 @@
-//! What our own runtime reads and writes: the other end of `runtime`.
+//! The JSON that our own engine reads and writes: the counterpart of `runtime`.
 
 use chat::Completion;
 use serde::{Deserialize, Serialize};
@@ -7,26 +7,26 @@ use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response::completion_object;
 
-/// The id of a request. Its response carries it, too.
+/// The id of a request, also in its response.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
-/// The key that a request belongs to, and the person whose key it is, if any; both opaque. The runtime's queue is fair
-/// between people, and between the keys of each.
+/// A request's key, and its owner if any; both opaque. The runtime's queue is fair between people, and between the keys of
+/// each person.
 pub const KEY_HEADER: &str = "x-adriaticum-key";
 pub const PERSON_HEADER: &str = "x-adriaticum-person";
 
-/// `owned_by` of our models; by it the pool recognises our own engine.
+/// `owned_by` of our models, by which the pool recognises our own engine.
 pub(crate) const OWNER: &str = "adriaticum";
 
-/// Error types that the pool acts on. The second is llama.cpp's own.
+/// Error types that the pool handles. The second is the same as llama.cpp's.
 pub(crate) const NO_CAPACITY_TYPE: &str = "no_room";
 pub(crate) const CONTEXT_OVERFLOW_TYPE: &str = "exceed_context_size_error";
 
-/// A completion object. `cached` is how many of the prompt's tokens were found in the cache.
+/// A completion object. `cached` is the number of prompt tokens that were found in the cache.
 pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, cached: usize) -> Vec<u8> {
     completion_object(completion, id, created, model, Some(cached))
 }
 
-/// `device` is what computes, if it is not the CPU alone.
+/// `device` describes the compute device, unless it is only the CPU.
 pub fn models(model: &str, context: usize, device: Option<&str>) -> Vec<u8> {
     let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context, device };
     to_bytes(&ModelList { object: "list", data: [model] }, 128)
@@ -54,32 +54,32 @@ pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.
     pub context: usize,
-    /// Roles whose messages are ended by text alone in a prompt, in words.
+    /// Roles whose messages end in a prompt only with plain text, not a special token; as a phrase.
     #[serde(default)]
     pub unmarked_roles: Option<String>,
     pub running: usize,
     pub waiting: usize,
-    /// Requests whose prompts are being made, or wait for that.
+    /// Requests whose prompts are being tokenized, or wait for it.
     #[serde(default)]
     pub tokenizing: usize,
     /// Cells of the KV cache.
     pub cells: usize,
-    /// In use or reserved.
+    /// Cells in use or reserved.
     pub cells_used: usize,
-    /// Seen by several requests in flight; each counted once.
+    /// Cells shared by several requests in flight; each is counted once.
     #[serde(default)]
     pub cells_shared: usize,
-    /// Threads that compute: fewer while other processes need the CPUs.
+    /// Compute threads: fewer while other processes need the CPUs.
     #[serde(default)]
     pub threads: usize,
-    /// Layers of the model on GPUs, and these GPUs' memory in bytes.
+    /// The model's layers on GPUs, and the memory of these GPUs in bytes.
     #[serde(default)]
     pub gpu_layers: u32,
     #[serde(default)]
     pub gpu_memory: u64,
     /// Batches decoded.
     pub steps: u64,
-    /// Those that generated tokens, and those of them that took longer than a quarter of a second.
+    /// Batches that generated tokens, and those of them that took longer than a quarter of a second.
     #[serde(default)]
     pub generating_steps: u64,
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct Status {
     /// Tokens in those batches.
     #[serde(default)]
     pub step_tokens: u64,
-    /// How long these batches took to compute, and their tokens to be drawn.
+    /// The time for computing these batches, and for sampling their tokens.
     #[serde(default)]
     pub decoding_seconds: f64,
     #[serde(default)]
@@ -118,12 +118,12 @@ pub fn server_error(message: &str) -> Vec<u8> {
     ErrorObject::new("server_error", message).into_json()
 }
 
-/// The queue is full, or the wait in it is over.
+/// The queue is full, or the wait in it timed out.
 pub fn no_capacity() -> Vec<u8> {
-    ErrorObject::new(NO_CAPACITY_TYPE, "There is no room for this request now.").into_json()
+    ErrorObject::new(NO_CAPACITY_TYPE, "The engine is at capacity.").into_json()
 }
 
-/// `is_exact` unless there are at least as many tokens.
+/// Unless `is_exact`, the prompt has at least this many tokens.
 pub fn context_overflow(prompt: usize, is_exact: bool, context: usize) -> Vec<u8> {
     let at_least = if is_exact { "" } else { "at least " };
     let message = format!("The prompt has {at_least}{prompt} tokens; the available context size is {context} tokens.");
@@ -165,7 +165,7 @@ mod tests {
     use crate::runtime;
 
     #[test]
-    fn the_pool_reads_what_the_engine_writes_and_the_other_way_round() {
+    fn the_pool_and_the_engine_understand_each_other() {
         let messages = vec![Message::new(Role::User, "\"quoted\"\n".into()).unwrap()];
         let request = ChatRequest::new(messages, Temperature::new(0.25).unwrap(), MaxTokens::new(7).unwrap()).unwrap();
         assert_eq!(parse_request(&runtime::request(&request, "any")), Ok(request));
@@ -174,8 +174,8 @@ mod tests {
         let sent = Completion { text: "é\u{0}".into(), finish_reason: FinishReason::Length, usage };
         assert_eq!(runtime::parse_completion(&completion(&sent, "x", 1, "m", 2)), Ok(sent));
         for device in [None, Some("31 of 31 layers on a \"card\"")] {
-            let (name, told) = ("m \"1\"".into(), device.map(str::to_owned));
-            let model = runtime::Model { name, context: Some(8192), is_ours: true, device: told };
+            let (name, owned) = ("m \"1\"".into(), device.map(str::to_owned));
+            let model = runtime::Model { name, context: Some(8192), is_ours: true, device: owned };
             assert_eq!(runtime::parse_first_model(&models("m \"1\"", 8192, device)), Some(model));
         }
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_grown_past_the_callers_limits_is_still_read() {
+    fn a_request_extended_beyond_the_callers_limits_is_accepted() {
         let messages: Vec<_> = (0..20).map(|_| Message::new(Role::User, "x".repeat(1_600)).unwrap()).collect();
         let request = ChatRequest::new(messages, Temperature::default(), MaxTokens::default()).unwrap();
         let instructed = request.with_instructions(&"facts ".repeat(2_000));

@@ -1,4 +1,4 @@
-//! The one table of errors: code, status and the message for the caller. Causes are logged elsewhere, never shown.
+//! The table of errors: code, status and message for the caller. Causes are logged elsewhere, and never shown.
 
 use chat::RequestId;
 use serde::Serialize;
@@ -11,14 +11,14 @@ pub enum ErrorCode {
     /// Missing, malformed, unknown, expired or revoked: callers cannot tell which.
     InvalidApiKey,
     InsufficientPermission,
-    /// Not the API's host, or not its one route.
+    /// Not the API's host, or not its route.
     NotFound,
     PayloadTooLarge,
-    /// The runtime could not be reached or did not answer properly.
+    /// The runtime could not be reached, or its response was invalid.
     InferenceError,
-    /// Facts were required and Search was down.
+    /// Facts were required, but Search was unavailable.
     SearchUnavailable,
-    /// No runtime is configured, the ledger cannot write, there is no capacity, or the fault is our own.
+    /// No runtime is configured, the ledger cannot write, there is no capacity, or an internal error occurred.
     ServiceUnavailable,
 }
 
@@ -43,12 +43,12 @@ impl ErrorCode {
         self.row().1
     }
 
-    /// Used where there is nothing more exact to say.
+    /// Used if there is no more specific message.
     pub fn default_message(self) -> &'static str {
         self.row().2
     }
 
-    /// Whether the same request is worth sending again.
+    /// Whether it is useful to send the same request again.
     pub fn is_transient(self) -> bool {
         match self {
             Self::InvalidRequest

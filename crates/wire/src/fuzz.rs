@@ -1,5 +1,5 @@
-//! What callers and runtimes send, fuzzed: whatever it is, it is read as JSON says or refused in a short sentence, and
-//! what was read can be written and read again.
+//! Fuzz tests of bodies from callers and runtimes: any input is parsed as JSON defines it or refused with a short
+//! sentence, and a parsed message can be written and parsed again.
 
 use chat::{ChatRequest, RequestId};
 use fuzzer::{Target, magnitude};
@@ -14,10 +14,10 @@ use crate::runtime::{
 };
 use crate::{ErrorCode, engine, envelope, parse_request, runtime};
 
-/// Longer than any sentence of ours, shorter than what would be a caller's own text.
+/// Longer than any of our sentences, shorter than one that repeats a caller's text.
 const MAX_MESSAGE_CHARS: usize = 600;
 
-/// Labelled requests of real conversations, as callers would send them.
+/// Requests with labelled, real conversations.
 fn real_requests() -> impl Iterator<Item = String> {
     let rows = include_str!("../../grounding/data/dev.jsonl").lines().step_by(7);
     let rows = rows.filter_map(|row| serde_json::from_str::<Value>(row).ok());
@@ -71,7 +71,7 @@ const WORDS: [&str; 26] = [
 /// The parsers agree on what JSON is.
 fn assert_same_syntax(input: &[u8]) -> bool {
     let (ours, theirs) = (Json::parse(input).is_ok(), serde_json::from_slice::<Value>(input).is_ok());
-    // A number such as 1e999 is JSON, but has no value: either may refuse it.
+    // A number such as 1e999 is JSON, but out of range: either may refuse it.
     assert!(ours == theirs || input.contains(&b'e') || input.contains(&b'E') || !theirs, "accepted: {ours}, {theirs}");
     theirs
 }
@@ -104,14 +104,14 @@ fn requests() {
     target.run(|input| {
         let is_json = assert_same_syntax(input);
         if let Some(request) = plain::parse_request(input) {
-            assert!(Ok(request) == parse_strictly(input), "the short way to a request is another");
+            assert!(Ok(request) == parse_strictly(input), "the fast path parses another request");
         }
         match parse_request(input) {
             Ok(request) => {
                 assert!(is_json);
                 assert_means(&request, &serde_json::from_slice(input).expect("JSON"));
                 let written = runtime_request(&request, "m");
-                let again = engine::parse_request(&written).expect("what we write ourselves");
+                let again = engine::parse_request(&written).expect("our own output is valid");
                 assert!(again == request, "{}", String::from_utf8_lossy(&written));
                 (0, request.messages().len(), String::new())
             }
@@ -121,7 +121,7 @@ fn requests() {
                 let body = envelope(ErrorCode::InvalidRequest, &sentence, RequestId::now());
                 let body: Value = serde_json::from_slice(&body).expect("an envelope is JSON");
                 assert_eq!(body["error"]["message"], sentence);
-                // The kind of sentence, without the numbers and names in it.
+                // The shape: the start of the sentence without numbers and punctuation.
                 (1, 0, sentence.chars().filter(|c| c.is_ascii_alphabetic()).take(40).collect())
             }
         }
@@ -143,14 +143,14 @@ const ANSWERS: [&str; 12] = [
     "<html><body>502 Bad Gateway</body></html>",
 ];
 
-/// Where this property was wrong: a member that is not read is skipped, whatever its bytes.
+/// An input for which this property failed: an unread member is skipped even if it is not UTF-8.
 const NO_UTF8: &[u8] = b"{\"x\":\"\xd5\",\"choices\":[{\"message\":{}}]}";
 
 #[test]
 fn runtime_answers() {
     let target = Target::new("runtime answers").corpus(ANSWERS).corpus([NO_UTF8]).dictionary(WORDS).linear();
     target.run(|input| {
-        // What is not read need not be UTF-8.
+        // Unread members need not be UTF-8.
         let is_json = serde_json::from_slice::<IgnoredAny>(input).is_ok();
         let model = parse_first_model(input);
         let overflow = parse_context_overflow(input);
@@ -160,14 +160,14 @@ fn runtime_answers() {
         if let Ok(completion) = &completion {
             assert!(is_json && completion.text.len() <= input.len());
             let document: Value = serde_json::from_slice(input).unwrap_or_default();
-            // With a member written twice, the parsers may take either.
+            // Of a duplicate member, the parsers may use either.
             if let Some(text) = document["choices"][0]["message"]["content"].as_str() {
                 assert!(completion.text == text || input.windows(7).filter(|word| word == b"content").count() > 1);
             }
             let written = engine::completion(completion, "chatcmpl_1", 1, "m", 0);
-            let again = runtime::parse_completion(&written).expect("what we write ourselves");
+            let again = runtime::parse_completion(&written).expect("our own output is valid");
             assert_eq!(again.text, completion.text);
-            // Ours are measured or left out, as theirs were.
+            // Our counts are measured or missing, like those that were read.
             assert_eq!(
                 (again.usage.prompt, again.usage.completion),
                 (completion.usage.prompt, completion.usage.completion)

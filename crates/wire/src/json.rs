@@ -1,4 +1,4 @@
-//! JSON values as they were written: members keep their order and duplicates, so that a reader can refuse duplicates.
+//! JSON values with the order and the duplicates of members, so that a parser can refuse duplicates.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Borrows from the text where it can.
+/// Borrows from the text where possible.
 #[derive(Debug)]
 pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
-    /// A number written without fraction and exponent.
+    /// A number without fraction and exponent.
     Integer(i128),
     Fraction(f64),
     String(Cow<'a, str>),
@@ -20,7 +20,7 @@ pub(crate) enum Json<'a> {
 }
 
 impl<'a> Json<'a> {
-    /// Anything but white space after the document is an error.
+    /// Refuses anything but white space after the document.
     pub(crate) fn parse(text: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
@@ -53,14 +53,14 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Serializes a value of ours, which cannot fail. The capacity is a guess that saves copying while it grows.
+/// Serializes one of our types, which cannot fail. The capacity is an estimate that avoids reallocations.
 pub(crate) fn to_bytes(value: &impl Serialize, capacity: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(capacity);
-    serde_json::to_writer(&mut bytes, value).expect("our own types always serialize, and a Vec takes everything");
+    serde_json::to_writer(&mut bytes, value).expect("our own types always serialize, and Vec writes never fail");
     bytes
 }
 
-/// Writes what every request needs, piece by piece: a serializer is called for every name, quote and comma.
+/// Writes the JSON of every request in pieces, which is faster than a serializer call per name, quote and comma.
 pub(crate) struct JsonWriter(Vec<u8>);
 
 impl JsonWriter {
@@ -68,7 +68,7 @@ impl JsonWriter {
         Self(Vec::with_capacity(capacity))
     }
 
-    /// Text that is JSON as it stands.
+    /// Text that is already JSON.
     pub(crate) fn raw(mut self, json: &str) -> Self {
         self.0.extend_from_slice(json.as_bytes());
         self
@@ -76,7 +76,7 @@ impl JsonWriter {
 
     /// A string or a number.
     pub(crate) fn value(mut self, value: impl Serialize) -> Self {
-        serde_json::to_writer(&mut self.0, &value).expect("plain values always serialize, and a Vec takes everything");
+        serde_json::to_writer(&mut self.0, &value).expect("plain values always serialize, and Vec writes never fail");
         self
     }
 

@@ -1,8 +1,8 @@
-//! The JSON of chat completions in both directions, and the error envelope with its one table of codes.
+//! The JSON of chat completions in both directions, and the error envelope with its table of codes.
 //!
-//! `request` and `response` are what callers see, `runtime` is how we talk to OpenAI-shaped runtimes, `engine` is the
-//! other end of that, `ops` is for operators' tools, and `openapi` describes the API. Bytes become domain types and the
-//! other way round; nothing here knows HTTP, sockets or storage.
+//! `request` and `response` are the callers' API, `runtime` is the client side of OpenAI-compatible runtimes, `engine` is
+//! the server side of that, `ops` is for operators' tools, and `openapi` describes the API. Converts between bytes and
+//! domain types; depends on neither HTTP, sockets nor storage.
 
 pub mod engine;
 mod error;

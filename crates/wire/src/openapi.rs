@@ -1,5 +1,5 @@
-//! The API as OpenAPI 3.1, built from the limits, enumerations and error table that the code itself uses.
-//! What JSON Schema cannot express (the sum of all contents, the size of a body) stands in descriptions.
+//! The API as OpenAPI 3.1, built from the limits, enumerations and error table that the code uses. Limits that JSON Schema
+//! cannot express (the sum of all contents, the size of a body) are in descriptions.
 
 use chat::{ApiKey, FinishReason, MODEL, MaxTokens, RequestId, Role, Temperature, limits};
 use serde_json::{Map, Value, json};
@@ -83,7 +83,7 @@ fn success() -> Value {
     })
 }
 
-/// All errors with one status.
+/// The response for all errors of one status.
 fn failure(status: u16) -> Value {
     let codes: Vec<_> = ErrorCode::ALL.into_iter().filter(|code| code.status() == status).collect();
     let names: Vec<_> = codes.iter().map(|code| code.as_str()).collect();

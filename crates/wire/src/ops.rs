@@ -1,10 +1,10 @@
-//! What operators' tools read: whether the service is ready, part by part.
+//! Readiness of the service and its parts, for operators' tools.
 
 use serde::{Serialize, Serializer};
 
 use crate::json::to_bytes;
 
-/// The body of a readiness response. A part comes with what is wrong with it, if anything is.
+/// The body of a readiness response. Each part has the reason why it is not ready, if any.
 pub fn readiness<'a>(ready: bool, parts: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Vec<u8> {
     let part = |(name, reason): (&'a str, Option<&'a str>)| (name, Part { ok: reason.is_none(), reason });
     let mut body = to_bytes(&Readiness { ready, parts: parts.into_iter().map(part).collect() }, 256);

@@ -1,5 +1,5 @@
-//! A request as nearly all callers write it, read without a tree of values in between. Whatever is not exactly that is
-//! left to `request`, which says what is wrong.
+//! The fast path for requests in their usual form, parsed without an intermediate tree of values. Any other request is left
+//! to `request`, which reports the error.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use chat::{ChatRequest, MODEL, MaxTokens, Message, Role, Temperature};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-/// `None` if there is anything wrong with it, or anything unusual about it.
+/// `None` for an invalid or unusual request.
 pub(crate) fn parse_request(body: &[u8]) -> Option<ChatRequest> {
     serde_json::from_slice::<PlainRequest>(body).ok().map(|PlainRequest(request)| request)
 }
@@ -99,7 +99,7 @@ fn once<T, E: Error>(member: &mut Option<T>, value: T) -> Result<(), E> {
     if member.replace(value).is_some() { Err(unusual()) } else { Ok(()) }
 }
 
-/// Nobody reads it.
+/// The message is never shown.
 fn unusual<E: Error>() -> E {
     E::custom("")
 }

@@ -1,5 +1,5 @@
-//! From a body's bytes to a `ChatRequest`, strictly: first the syntax, then member by member. Each error names the
-//! member, the limit and what was sent; message text is never repeated.
+//! Parses a body strictly into a `ChatRequest`: first the syntax, then each member. An error names the member, the limit
+//! and the value that was sent, but never repeats message text.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub const MAX_BODY_BYTES: usize = 262_144;
 pub(crate) const REQUEST_MEMBERS: [&str; 4] = ["model", "messages", "temperature", "max_tokens"];
 pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
 
-/// A sentence for the caller.
+/// Displays as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RequestError(String);
@@ -24,7 +24,7 @@ pub fn parse_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     plain::parse_request(body).map_or_else(|| parse_strictly(body), Ok)
 }
 
-/// The same through a tree of values, which knows what is wrong and where.
+/// The same through a tree of values, from which errors can be located.
 pub(crate) fn parse_strictly(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let [model, messages, temperature, max_tokens] = take_members(document(body)?, Location::Body, REQUEST_MEMBERS)?;
     check_model(required(model, Location::Body, "model")?)?;
@@ -33,8 +33,8 @@ pub(crate) fn parse_strictly(body: &[u8]) -> Result<ChatRequest, RequestError> {
     ChatRequest::new(messages, temperature, max_tokens).map_err(|bound| refuse(Location::Body, "messages", bound))
 }
 
-/// Reads what `runtime::request` writes. The model may have any name, and messages may be longer than a caller's:
-/// grounding adds to them.
+/// Parses the output of `runtime::request`. The model may have any name, and messages may be longer than a caller's,
+/// because grounding extends them.
 pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let accepted = ["model", "messages", "temperature", "max_tokens", "stream"];
     let [_, messages, temperature, max_tokens, stream] = take_members(document(body)?, Location::Body, accepted)?;
@@ -45,7 +45,7 @@ pub fn parse_runtime_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
             ChatRequest::for_runtime(messages, temperature, max_tokens)
                 .map_err(|bound| refuse(Location::Body, "messages", bound))
         }
-        Some(_) => Err(refuse(Location::Body, "stream", "must be false: answers are given as a whole")),
+        Some(_) => Err(refuse(Location::Body, "stream", "must be false: answers come whole")),
     }
 }
 
@@ -117,7 +117,7 @@ fn read_temperature(value: Json<'_>) -> Result<Temperature, RequestError> {
 fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, RequestError> {
     match value {
         Json::Integer(number) => MaxTokens::new(number).map_err(|bound| refuse(Location::Body, "max_tokens", bound)),
-        // The parser reads an integer that is too long as a fraction; it is out of bounds all the same.
+        // The JSON parser reads a too long integer as a fraction; as an integer it is out of bounds.
         Json::Fraction(number) if number.fract() == 0.0 && number.abs() >= u64::MAX as f64 => {
             Err(refuse(Location::Body, "max_tokens", LimitError::MaxTokensOverflow(number)))
         }
@@ -130,7 +130,7 @@ fn read_max_tokens(value: Json<'_>) -> Result<MaxTokens, RequestError> {
     }
 }
 
-/// Where an object stands in the document, for error messages.
+/// The location of an object in the document, for error messages.
 #[derive(Clone, Copy)]
 enum Location {
     Body,
@@ -160,7 +160,7 @@ impl Location {
     }
 }
 
-/// Takes an object apart into its accepted members. Any other member, or one that stands twice, is an error.
+/// Takes the accepted members of an object. Any other member, or a duplicate, is an error.
 fn take_members<'a, const N: usize>(
     value: Json<'a>,
     location: Location,
@@ -179,7 +179,7 @@ fn take_members<'a, const N: usize>(
             }));
         };
         if found[at].replace(value).is_some() {
-            return Err(RequestError(format!("`{}` stands more than once.", location.member(&name))));
+            return Err(RequestError(format!("`{}` appears more than once.", location.member(&name))));
         }
     }
     Ok(found)
@@ -201,7 +201,7 @@ fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The start of what was sent, escaped for a message.
+/// The start of a text that was sent, escaped for a message.
 fn excerpt(text: &str) -> String {
     const MAX_CHARS: usize = 40;
     let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();

@@ -4,14 +4,14 @@ use chat::{Completion, MODEL, RequestId, TokenUsage};
 
 use crate::json::JsonWriter;
 
-/// Bytes of everything but the text.
+/// Upper bound of the bytes of everything but the text.
 const FRAME_BYTES: usize = 384;
 
 pub fn completion(completion: &Completion, id: RequestId) -> Vec<u8> {
     completion_object(completion, id.to_text().as_str(), id.unix_seconds(), MODEL, None)
 }
 
-/// `cached_tokens` is what our own runtime says beyond the specification.
+/// `cached_tokens` is an addition of our own engine to the specification.
 pub(crate) fn completion_object(
     completion: &Completion,
     id: &str,

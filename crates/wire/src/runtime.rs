@@ -1,5 +1,5 @@
-//! The JSON that OpenAI-shaped runtimes speak: the request we send, the response we read, and what an error means.
-//! Reading is lenient where runtimes differ and strict where a token count or a text would have to be invented.
+//! The JSON of OpenAI-compatible runtimes: the request that we send, the response that we parse, and errors. Parsing is
+//! lenient where runtimes differ, and strict where a token count or a text would otherwise have to be invented.
 
 use std::borrow::Cow;
 
@@ -35,10 +35,10 @@ pub enum ResponseError {
     NoContent,
 }
 
-/// Reads the body of a runtime's 200.
+/// Parses the body of a runtime's 200.
 ///
 /// A message without text is an empty completion: reasoning models that `max_tokens` cuts off send `content: null`.
-/// Every finish reason other than length is `stop`: the specification knows no third.
+/// Every finish reason other than length becomes `stop`: the specification has no third.
 pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
     let response: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => ResponseError::NoContent,
@@ -54,7 +54,7 @@ pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
     Ok(Completion { text: choice.message.content.unwrap_or_default().into_owned(), finish_reason, usage })
 }
 
-/// The members that are read; runtimes send more.
+/// The members that we read; runtimes send more.
 #[derive(Deserialize)]
 struct ResponseBody<'a> {
     #[serde(borrow)]
@@ -84,7 +84,7 @@ struct UsageBody {
     total_tokens: TokenCount,
 }
 
-/// Anything but a plausible count was not measured.
+/// `None` for anything but a plausible count.
 #[derive(Default)]
 struct TokenCount(Option<u32>);
 
@@ -118,28 +118,28 @@ pub struct Model {
     pub context: Option<usize>,
     /// Served by our own engine.
     pub is_ours: bool,
-    /// What our own engine computes with, if it is not the CPU alone.
+    /// The compute device of our own engine, unless it is only the CPU.
     pub device: Option<String>,
 }
 
-/// Whether an error says that the runtime had no capacity, as our own engine does. It has done no work then.
+/// Whether an error reports that the runtime had no capacity, as our own engine does, and so did no work.
 pub fn is_no_capacity(body: &[u8]) -> bool {
     let document = Json::parse(body).ok();
     let kind = document.as_ref().and_then(|document| document.get("error")?.get("type")?.as_str());
     kind == Some(engine::NO_CAPACITY_TYPE)
 }
 
-/// A prompt that does not fit the model's context. In tokens, as far as the runtime says.
+/// A prompt that does not fit the model's context. In tokens, if the runtime reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
     pub prompt: Option<u64>,
-    /// Otherwise the prompt has at least as many tokens: some runtimes stop counting.
+    /// If not, the prompt has at least this many tokens: some runtimes stop counting.
     pub is_exact: bool,
     pub context: Option<u64>,
 }
 
-/// Reads a runtime's 400 or 422 that is about the context's size. The wordings are those of llama.cpp's server, vLLM,
-/// SGLang, TGI and OpenAI; only the two numbers are taken from them.
+/// Parses a runtime's 400 or 422 about the context's size. Recognises the wordings of llama.cpp's server, vLLM, SGLang,
+/// TGI and OpenAI, and takes only the two numbers from them.
 pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
     let document = Json::parse(body).ok()?;
     let error = document.get("error");
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn context_overflows_are_recognised_in_every_runtimes_words() {
+    fn context_overflows_are_recognised_in_each_runtimes_wording() {
         let cases: &[(&str, &str)] = &[
             (
                 "llama.cpp",
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn token_counts_are_passed_on_as_measured_or_not_at_all() {
+    fn token_counts_are_passed_on_as_measured_or_omitted() {
         let usage_of = |usage: &str| {
             let text = r#"{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]"#;
             parse_completion(format!("{text}{usage}}}").as_bytes()).unwrap().usage

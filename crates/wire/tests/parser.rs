@@ -1,5 +1,5 @@
-//! The request parser against everything: noise, valid requests written in every way JSON allows, and valid requests
-//! spoiled in one place. What the parser accepts is checked by a second, slower reader built on `serde_json::Value`.
+//! Property tests of the request parser: random bytes, valid requests in any form that JSON allows, and valid requests with
+//! one error. A second, slower parser based on `serde_json::Value` checks what the parser accepts.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use chat::{ChatRequest, MaxTokens, Temperature};
@@ -10,7 +10,7 @@ use wire::parse_request;
 
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
-/// A valid request as its sender means it.
+/// The content of a valid request.
 #[derive(Debug, Clone, PartialEq)]
 struct Meant {
     messages: Vec<(String, String)>,
@@ -41,7 +41,7 @@ fn role() -> impl Strategy<Value = String> {
     prop::sample::select(&ROLES[..]).prop_map(str::to_owned)
 }
 
-/// Text of any characters, most of it short; 20 of the longest kind are still within the total.
+/// Text of any characters, mostly short; 20 of the longest texts are within the total limit.
 fn content() -> impl Strategy<Value = String> {
     prop_oneof![
         8 => vec(any::<char>(), 0..40).prop_map(String::from_iter),
@@ -51,13 +51,13 @@ fn content() -> impl Strategy<Value = String> {
 }
 
 fn meant() -> impl Strategy<Value = Meant> {
-    // Six decimals are more than anyone sends; beyond fifteen, a reader may be off by one in the last place.
+    // Six decimals are more than clients send; beyond fifteen, a parser may be off by one in the last place.
     let temperature = prop_oneof![Just(0.0), Just(2.0), (0..=2_000_000u32).prop_map(|number| f64::from(number) / 1e6)];
     (vec((role(), content()), 1..=20), prop::option::of(temperature), prop::option::of(1..=512u16))
         .prop_map(|(messages, temperature, max_tokens)| Meant { messages, temperature, max_tokens })
 }
 
-/// Writes JSON in one of the many ways there are: the dice decide about spaces, order and escapes.
+/// Writes JSON in a random form: the dice determine spaces, order and escapes.
 struct Writer<'a> {
     dice: std::iter::Cycle<std::slice::Iter<'a, u8>>,
     text: String,
@@ -138,7 +138,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The rules once more, over a parsed document: what a body means, if it is a valid request.
+/// A second implementation of the rules over a parsed document: the content of a body, if it is a valid request.
 fn second_reader(body: &[u8]) -> Option<Meant> {
     let Value::Object(members) = serde_json::from_slice(body).ok()? else { return None };
     let known = ["model", "messages", "temperature", "max_tokens"];
@@ -165,8 +165,8 @@ fn second_reader(body: &[u8]) -> Option<Meant> {
     valid.then_some(Meant { messages, temperature, max_tokens })
 }
 
-/// Whatever the bytes: no panic, nothing accepted that the second reader does not read the same way, and a refusal
-/// that is one short sentence.
+/// For any bytes: no panic, the second parser reads every accepted request in the same way, and a refusal is one short
+/// sentence.
 fn assert_sound(body: &[u8]) -> Result<(), TestCaseError> {
     match parse_request(body) {
         Ok(read) => {
@@ -182,7 +182,7 @@ fn assert_sound(body: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A valid request's document with one thing wrong.
+/// A valid request's document with one error.
 fn spoiled(meant: &Meant, kind: usize, at: usize) -> Value {
     let mut body = meant.to_value();
     let at = at % meant.messages.len();
@@ -230,12 +230,12 @@ const SPOILED_KINDS: usize = 49;
 
 proptest! {
     #[test]
-    fn noise_never_panics(bytes in vec(any::<u8>(), 0..300)) {
+    fn random_bytes_never_panic(bytes in vec(any::<u8>(), 0..300)) {
         assert_sound(&bytes)?;
     }
 
     #[test]
-    fn noise_made_of_json_never_panics(tokens in vec(prop::sample::select(&[
+    fn random_json_tokens_never_panic(tokens in vec(prop::sample::select(&[
         "{", "}", "[", "]", ":", ",", " ", "\"", "\\", "\\u", "d800", "null", "true", "0", "-", "1e", "9", ".", "\u{0}", "é",
         "\"model\"", "\"adriaticum\"", "\"messages\"", "\"role\"", "\"user\"", "\"content\"", "\"temperature\"", "\"max_tokens\"",
     ][..]), 0..40)) {
@@ -243,23 +243,23 @@ proptest! {
     }
 
     #[test]
-    fn a_valid_request_is_read_as_it_was_meant(meant in meant(), dice in vec(any::<u8>(), 1..200)) {
+    fn a_valid_request_is_parsed_correctly(meant in meant(), dice in vec(any::<u8>(), 1..200)) {
         let text = Writer::write(&meant.to_value(), &dice);
         let read = parse_request(text.as_bytes()).map_err(|refusal| TestCaseError::fail(format!("{refusal} {text}")))?;
         prop_assert!(meant.is_what_was_read(&read), "{text}\n{read:?}");
     }
 
     #[test]
-    fn one_thing_wrong_is_enough(meant in meant(), kind in 0..SPOILED_KINDS, at: usize, dice in vec(any::<u8>(), 1..50)) {
+    fn one_error_is_refused(meant in meant(), kind in 0..SPOILED_KINDS, at: usize, dice in vec(any::<u8>(), 1..50)) {
         let text = Writer::write(&spoiled(&meant, kind, at), &dice);
         prop_assert!(parse_request(text.as_bytes()).is_err(), "{kind}: {text}");
         assert_sound(text.as_bytes())?;
     }
 
     #[test]
-    fn a_member_that_stands_twice_is_refused(meant in meant(), member in 0..4usize, at: usize) {
+    fn a_duplicate_member_is_refused(meant in meant(), member in 0..4usize, at: usize) {
         let text = meant.to_value().to_string();
-        // The same member with the same value, once more at the front.
+        // The same member with the same value, repeated at the front.
         let again = [r#"{"model":"adriaticum","#, r#"{"messages":[{"role":"user","content":""}],"#, r#"{"role":"user","#, r#"{"content":"","#][member];
         let opens: Vec<_> = text.match_indices(if member < 2 { "{\"m" } else { "{\"content\"" }).map(|(at, _)| at).collect();
         let at = opens[at % opens.len()];
@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn a_request_cut_short_or_followed_by_more_is_refused(meant in meant(), cut: prop::sample::Index, more in "[^ \t\r\n]") {
+    fn a_truncated_request_or_one_with_extra_text_is_refused(meant in meant(), cut: prop::sample::Index, more in "[^ \t\r\n]") {
         let text = meant.to_value().to_string();
         let short = &text[..text.floor_char_boundary(cut.index(text.len()))];
         for broken in [short.to_owned(), format!("{text}{more}"), format!("{more}{text}")] {
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_means_the_same_to_both_readers(meant in meant(), at: prop::sample::Index, to: u8, insert: bool) {
+    fn both_parsers_agree_after_a_changed_byte(meant in meant(), at: prop::sample::Index, to: u8, insert: bool) {
         let mut bytes = meant.to_value().to_string().into_bytes();
         let at = at.index(bytes.len());
         if insert {
@@ -290,7 +290,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_json_is_never_accepted(text in "[ \\t\\[\\]{}:,\"0-9eE+.a-z\\\\-]{0,60}") {
+    fn invalid_json_is_never_accepted(text in "[ \\t\\[\\]{}:,\"0-9eE+.a-z\\\\-]{0,60}") {
         if serde_json::from_str::<Value>(&text).is_err() {
             prop_assert!(parse_request(text.as_bytes()).is_err());
         }
@@ -298,7 +298,7 @@ proptest! {
 }
 
 #[test]
-fn nesting_without_end_is_refused() {
+fn deep_nesting_is_refused() {
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         for depth in [100, 128, 1_000, 100_000] {
             let deep = format!("{}1{}", open.repeat(depth), close.repeat(depth));

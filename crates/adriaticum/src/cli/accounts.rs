@@ -16,21 +16,21 @@ pub(crate) enum AccountsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Prints a link that creates the first administrator's account, once.
+    /// Prints a one-time link that creates the first administrator's account.
     SetUp,
-    /// Prints a link that creates one account.
+    /// Prints a one-time link that creates an account.
     Invite {
-        /// Whom it is for, as a note.
-        #[arg(default_value = "somebody", value_parser = invited_name)]
+        /// A note on the link, such as the name of its recipient.
+        #[arg(default_value = "a user", value_parser = invited_name)]
         note: String,
         /// The role of the account: admin or developer.
         #[arg(long, default_value = "developer")]
         role: Role,
-        /// How long the link works.
+        /// Lifetime of the link.
         #[arg(long, value_name = "TIME", default_value = "7d", value_parser = lifetime)]
         expires: Duration,
     },
-    /// Prints a link that sets a new password once.
+    /// Prints a one-time link that sets a new password.
     Reset {
         /// The account's e-mail address.
         email: Email,
@@ -46,7 +46,7 @@ pub(crate) enum AccountsCommand {
     Disable {
         /// The account's e-mail address.
         email: Email,
-        /// Also revokes all of their keys.
+        /// Also revokes all keys of the account.
         #[arg(long)]
         revoke_keys: bool,
     },
@@ -54,14 +54,14 @@ pub(crate) enum AccountsCommand {
     Set {
         /// The account's e-mail address.
         email: Email,
-        /// Another name.
+        /// The new name.
         #[arg(long, value_parser = PersonName::parse)]
         name: Option<PersonName>,
-        /// Another e-mail address.
+        /// The new e-mail address.
         #[arg(long, value_name = "EMAIL")]
         new_email: Option<Email>,
     },
-    /// Deletes an account for good and revokes its keys. What was recorded stays, without a name.
+    /// Deletes an account permanently and revokes its keys. Its records stay, without a name.
     Delete {
         /// The account's e-mail address.
         email: Email,
@@ -76,44 +76,45 @@ pub(crate) enum AccountsCommand {
         /// The account's e-mail address.
         email: Email,
     },
-    /// Removes an account's authenticator app, passkeys and recovery codes, for somebody who has lost them.
+    /// Removes an account's authenticator app, passkeys and recovery codes, for a user who has lost them.
     RemoveSecondFactors {
         /// The account's e-mail address.
         email: Email,
     },
-    /// Forgets which person of the identity provider an account belongs to. The next one with its verified address gets it.
+    /// Disconnects an account from its person at the identity provider. The next person who signs in there with the
+    /// account's verified address gets it.
     Disconnect {
         /// The account's e-mail address.
         #[arg(required_unless_present = "everyone")]
         email: Option<Email>,
-        /// All accounts: the provider has new names for the same people.
+        /// All accounts, for a provider that has new ids for the same people.
         #[arg(long, conflicts_with = "email")]
         everyone: bool,
     },
-    /// Lists people whose accounts were deleted, and who do not return by the identity provider.
+    /// Lists deleted people, who cannot sign in again through the identity provider.
     Deleted {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Lets a deleted person return by the identity provider, to a new account.
+    /// Allows a deleted person to sign in again through the identity provider, with a new account.
     Allow {
         /// The e-mail address that the account had.
         email: Email,
     },
-    /// Requires a second factor of everybody who signs in with a password, or makes it optional.
+    /// Requires a second factor for every sign-in with a password, or makes it optional.
     RequireSecondFactor {
         /// on or off.
         #[arg(value_parser = on_or_off, action = clap::ArgAction::Set)]
         required: bool,
     },
-    /// Lists the links that are still open: invitations and password resets.
+    /// Lists pending links: set-up, invitations and password resets.
     Links {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Withdraws an open link.
+    /// Withdraws a pending link.
     Withdraw {
         /// The link's id, from `accounts links`.
         id: String,

@@ -18,13 +18,13 @@ pub(crate) enum KeysCommand {
         /// Creates the key without permission for completions.
         #[arg(long)]
         without_completions: bool,
-        /// The time until the key expires, such as `30d` or `12h`; never unless given.
+        /// Lifetime of the key, such as `30d` or `12h`; without it, the key does not expire.
         #[arg(long, value_name = "TIME", value_parser = lifetime)]
         expires: Option<Duration>,
-        /// A limit of the key, such as `tokens-per-month=1000000`, as `limits set` takes them; may be given several times.
+        /// A limit of the key, as in `limits set`, such as `tokens-per-month=1000000`; can be repeated.
         #[arg(long, value_name = "LIMIT=AMOUNT", value_parser = budget)]
         budget: Vec<(LimitKind, u64)>,
-        /// A label, by which usage is grouped and priced.
+        /// Label by which usage is grouped and priced.
         #[arg(long, value_name = "NAME", value_parser = Project::parse)]
         project: Option<Project>,
     },
@@ -39,16 +39,17 @@ pub(crate) enum KeysCommand {
         /// The key's public id.
         #[arg(value_parser = key_id)]
         id: KeyId,
-        /// The key's name.
+        /// The new name.
         #[arg(value_parser = KeyName::parse)]
         name: KeyName,
     },
-    /// Gives a key another secret and prints the new key. The old one works for a while, so that nothing has to stop.
+    /// Gives a key a new secret and prints the new key. The old secret works until the overlap ends, so that clients can
+    /// switch without an outage.
     Rotate {
         /// The key's public id.
         #[arg(value_parser = key_id)]
         id: KeyId,
-        /// How long the old secret still works, such as `24h`; `0s` ends it at once.
+        /// How long the old secret still works, such as `24h`; `0s` ends it immediately.
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = overlap)]
         overlap: Duration,
     },
@@ -64,23 +65,23 @@ pub(crate) enum KeysCommand {
         /// The key's public id.
         #[arg(value_parser = key_id)]
         id: KeyId,
-        /// The time from now until it expires, such as `30d`, or `never`.
+        /// New lifetime from now on, such as `30d`, or `never`.
         #[arg(long, value_name = "TIME", value_parser = lifetime_or_never)]
         expires: Option<Lifetime>,
-        /// Whether it may execute completions: on or off.
+        /// Permission for completions: on or off.
         #[arg(long, value_name = "ON-OR-OFF", value_parser = on_or_off)]
         completions: Option<bool>,
-        /// The e-mail address of the person who gets it, or `nobody`.
+        /// E-mail address of the new owner, or `nobody`.
         #[arg(long, value_name = "EMAIL", value_parser = owner)]
         owner: Option<NewOwner>,
-        /// A note for people.
+        /// A note about the key.
         #[arg(long, value_name = "TEXT", value_parser = KeyNote::parse)]
         note: Option<KeyNote>,
-        /// The label by which its usage is grouped and priced, or `none`.
+        /// Label by which usage is grouped and priced, or `none`.
         #[arg(long, value_name = "NAME", value_parser = project_or_none)]
         project: Option<ProjectOrNone>,
     },
-    /// Revokes a key: the very next request with it is refused.
+    /// Revokes a key: the next request with it is refused.
     Revoke {
         /// The key's public id, or the whole key.
         #[arg(value_parser = key_or_id)]
@@ -88,7 +89,7 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// How long a key lives from now on.
+/// A key's lifetime from now on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lifetime {
     Never,
@@ -127,7 +128,8 @@ fn project_or_none(text: &str) -> Result<ProjectOrNone, String> {
 
 /// `tokens-per-month=1000000`.
 fn budget(text: &str) -> Result<(LimitKind, u64), String> {
-    let (kind, amount) = text.split_once('=').ok_or("it is a limit and an amount, as in tokens-per-month=1000000")?;
+    let (kind, amount) =
+        text.split_once('=').ok_or("it must be a limit and an amount, such as tokens-per-month=1000000")?;
     let kind = kind.parse().map_err(|error: store::LimitKindError| error.to_string())?;
     Ok((kind, Limit::parse_amount(amount).map_err(|error| error.to_string())?))
 }
@@ -150,6 +152,6 @@ fn overlap(text: &str) -> Result<Duration, String> {
     const MAX_OVERLAP: Duration = Duration::from_secs(366 * 86_400);
     duration(text).and_then(|overlap| match overlap <= MAX_OVERLAP {
         true => Ok(overlap),
-        false => Err("it is at most a year".into()),
+        false => Err("it must be at most a year".into()),
     })
 }

@@ -8,13 +8,13 @@ use super::values::key_id;
 
 #[derive(Subcommand)]
 pub(crate) enum LimitsCommand {
-    /// Lists all limits, and what is used of them.
+    /// Lists all limits and their usage.
     List {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Sets a limit, or changes it. It holds from the next request on, on every replica.
+    /// Sets or changes a limit. It applies from the next request on, on every replica.
     Set {
         #[command(flatten)]
         of: LimitScope,
@@ -22,7 +22,7 @@ pub(crate) enum LimitsCommand {
         /// requests-per-minute or requests-in-flight.
         #[arg(value_name = "LIMIT")]
         kind: LimitKind,
-        /// How many.
+        /// The amount.
         #[arg(value_parser = Limit::parse_amount)]
         amount: u64,
     },
@@ -30,26 +30,26 @@ pub(crate) enum LimitsCommand {
     Remove {
         #[command(flatten)]
         of: LimitScope,
-        /// The limit, as `set` takes it.
+        /// The limit, as in `set`.
         #[arg(value_name = "LIMIT")]
         kind: LimitKind,
     },
 }
 
-/// Whose limit it is.
+/// The subject of a limit.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct LimitScope {
-    /// Of a key, by its public id.
+    /// The limit of a key, by its public id.
     #[arg(long, value_name = "ID", value_parser = key_id)]
     pub(crate) key: Option<KeyId>,
-    /// Of all keys of a person, by e-mail address.
+    /// The limit of all keys of a person, by e-mail address.
     #[arg(long, value_name = "EMAIL")]
     pub(crate) person: Option<Email>,
-    /// Of every person by themselves, also of people who join later; a person's own limit replaces it.
+    /// The limit of each person, including those who join later; a person's own limit replaces it.
     #[arg(long)]
     pub(crate) each_person: bool,
-    /// Of all keys together.
+    /// The limit of all keys together.
     #[arg(long)]
     pub(crate) everyone: bool,
 }

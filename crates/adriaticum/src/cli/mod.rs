@@ -20,23 +20,23 @@ pub(crate) use self::limits::{LimitScope, LimitsCommand};
 pub(crate) use self::prices::{PriceOf, PricesCommand};
 pub(crate) use self::usage::{Month, UsageOptions};
 
-/// The help heading of flags that every command has.
+/// The help heading of the global flags.
 const SETTINGS_HEADING: &str = "Settings";
 const QUICK_START: &str = "\
-To start: `adriaticum model fetch` downloads a small model, `adriaticum serve` serves it and prints what to do next.
-If something does not work, run `adriaticum check`.";
+Quick start: `adriaticum model fetch` downloads a small model; `adriaticum serve` serves it and prints the next steps.
+For troubleshooting, run `adriaticum check`.";
 
 /// A self-hosted chat-completions service for one hosted model.
 #[derive(Parser)]
 #[command(name = "adriaticum", version, max_term_width = 100, after_help = QUICK_START)]
 pub(crate) struct Cli {
-    /// The configuration file; `adriaticum.toml` in the working directory unless given.
+    /// Configuration file; defaults to `adriaticum.toml` in the working directory.
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS_HEADING)]
     pub(crate) config: Option<PathBuf>,
-    /// The data folder; short for `--set data_dir=DIR`.
+    /// Data folder; short for `--set data_dir=DIR`.
     #[arg(long, global = true, value_name = "DIR", help_heading = SETTINGS_HEADING)]
     data_dir: Option<String>,
-    /// Overrides a setting, such as `--set api.listen=0.0.0.0:8080`; `adriaticum config` lists them.
+    /// Overrides a setting, such as `--set api.listen=0.0.0.0:8080`; `adriaticum config` lists all settings.
     #[arg(long, global = true, value_name = "NAME=VALUE", value_parser = name_and_value, help_heading = SETTINGS_HEADING)]
     set: Vec<(String, String)>,
     #[command(subcommand)]
@@ -60,7 +60,7 @@ impl Cli {
 pub(crate) enum Command {
     /// Runs the service until SIGTERM or Ctrl-C.
     Serve {
-        /// Creates an API key if there is none, and shows it once. On a terminal, this is the default.
+        /// Creates an API key if none exists, and prints it once. This is the default on a terminal.
         #[arg(long)]
         first_key: bool,
     },
@@ -69,22 +69,22 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
-    /// Limits what a key, a person or everyone may use: tokens and requests by day or month, a rate, requests in flight.
+    /// Limits keys, people or everyone: tokens and requests per day or month, requests per minute, requests in flight.
     Limits {
         #[command(subcommand)]
         command: LimitsCommand,
     },
-    /// Lists the console's accounts, and creates links for invitations and new passwords.
+    /// Manages the console's accounts: invitations, roles, access, password resets, second factors.
     Accounts {
         #[command(subcommand)]
         command: AccountsCommand,
     },
-    /// Downloads a model for the embedded runtime.
+    /// Lists and downloads models for the embedded runtime.
     Model {
         #[command(subcommand)]
         command: ModelCommand,
     },
-    /// Indexes folders of documents, so that answers can be grounded in them.
+    /// Indexes folders of documents for grounding, and searches them.
     Index {
         #[command(subcommand)]
         command: IndexCommand,
@@ -94,44 +94,44 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: GroundingCommand,
     },
-    /// Sets prices per million tokens, by which usage is shown as money.
+    /// Sets prices per million tokens, from which usage reports compute costs.
     Prices {
         #[command(subcommand)]
         command: PricesCommand,
     },
-    /// Shows usage: totals by outcome and by key, by another group, or single requests.
+    /// Reports usage: totals by outcome and by key, by another group, or individual requests.
     Usage(UsageOptions),
-    /// Copies the SQLite database to a file, even while the service runs, and checks the copy.
+    /// Copies the SQLite database to a file, also while the service runs, and checks the copy.
     Backup {
-        /// Writes an archive of database, index and settings instead, without secrets and without the model.
+        /// Writes an archive of database, index and settings (without secrets) instead. The model is not included.
         #[arg(long)]
         all: bool,
         /// The file to create; it must not exist yet.
         file: PathBuf,
     },
-    /// Puts an archive of `backup --all` into the data folder, and checks it. Overwrites nothing.
+    /// Restores an archive of `backup --all` to the data folder, and checks it. Overwrites nothing.
     Restore {
         /// The archive.
         file: PathBuf,
     },
-    /// Copies everything from SQLite to PostgreSQL, and checks that both agree.
+    /// Copies the SQLite database to PostgreSQL, and checks that both agree.
     Migrate(MigrateOptions),
-    /// Runs the embedded runtime on its own, as an OpenAI-compatible server for other services.
+    /// Runs only the embedded runtime, as an OpenAI-compatible server for other services.
     #[command(args_conflicts_with_subcommands = true)]
     Engine(EngineOptions),
-    /// Checks what would not work, and says how to fix it.
+    /// Checks everything that `serve` needs, and reports each fault with its remedy.
     Check {
         /// Also checks every page of the database.
         #[arg(long)]
         deep: bool,
     },
-    /// Asks a running service whether it is ready, and prints what is not; for container probes.
+    /// Queries the readiness of a running service, and prints what is not ready; for container probes.
     Health {
-        /// The address of its ops listener; the setting `ops.listen` unless given.
+        /// Address of the ops listener; defaults to the setting `ops.listen`.
         #[arg(long, value_name = "ADDRESS")]
         ops: Option<SocketAddr>,
     },
-    /// Prints every setting in force and where its value came from.
+    /// Prints every setting with its value and origin.
     Config {
         /// Prints the documentation of all settings as Markdown instead.
         #[arg(long)]
@@ -142,7 +142,7 @@ pub(crate) enum Command {
         /// The shell.
         shell: Shell,
     },
-    /// Prints the manual page, or writes one for each command.
+    /// Prints the man page, or writes one for each command.
     Man {
         /// Writes one page per command into this folder.
         #[arg(long, value_name = "DIR")]
@@ -152,10 +152,10 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct MigrateOptions {
-    /// The PostgreSQL database, such as postgres://USER:PASSWORD@HOST/NAME. It must be empty, or an unused copy.
+    /// PostgreSQL database, such as postgres://USER:PASSWORD@HOST/NAME. It must be empty, or an unused copy.
     #[arg(long, value_name = "URL", value_parser = postgres_url)]
     pub(crate) to: PostgresUrl,
-    /// The SQLite file; the setting `database_url` unless given.
+    /// SQLite file; defaults to the setting `database_url`.
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
 }
@@ -164,13 +164,13 @@ pub(crate) struct MigrateOptions {
 pub(crate) struct EngineOptions {
     #[command(subcommand)]
     pub(crate) command: Option<EngineCommand>,
-    /// The model's GGUF file; the setting `model` unless given.
+    /// GGUF file of the model; defaults to the setting `model`.
     #[arg(long, value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
-    /// Where to listen: an address such as 127.0.0.1:8090, or unix:PATH.
+    /// Address to listen on, such as 127.0.0.1:8090 or unix:PATH.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     pub(crate) listen: engine::Address,
-    /// Serves the embeddings of an embedding model, at /v1/embeddings, instead of completions.
+    /// Serves an embedding model at /v1/embeddings, instead of completions.
     #[arg(long)]
     pub(crate) embeddings: bool,
     /// Exits when standard input is closed; set by `serve`.
@@ -180,30 +180,40 @@ pub(crate) struct EngineOptions {
 
 #[derive(Subcommand)]
 pub(crate) enum EngineCommand {
-    /// Measures the settings that matter on this machine again, and keeps the fastest.
+    /// Measures the speed of the settings on this machine again, and stores the fastest.
     Tune {
-        /// The model's GGUF file; the setting `model` unless given.
+        /// GGUF file of the model; defaults to the setting `model`.
         #[arg(long, value_name = "FILE")]
         model: Option<PathBuf>,
     },
-    /// Prints how well the model predicts a text (its perplexity; less is better), to compare models and settings.
+    /// Prints the perplexity of the model on a text (lower is better), to compare models and settings.
     Perplexity {
-        /// The model's GGUF file; the setting `model` unless given.
+        /// GGUF file of the model; defaults to the setting `model`.
         #[arg(long, value_name = "FILE")]
         model: Option<PathBuf>,
-        /// A text file.
+        /// Text file.
         text: PathBuf,
     },
 }
 
 #[derive(Subcommand)]
 pub(crate) enum ModelCommand {
-    /// Downloads a model into the data folder: SmolLM2-135M-Instruct unless `--from` names another.
+    /// Lists recommended models with size and licence, and whether each fits into the memory of this machine.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Downloads a model into the data folder: SmolLM2-135M-Instruct unless another is named.
     Fetch {
-        /// A GGUF file on this machine, or OWNER/REPO or OWNER/REPO/FILE.gguf of the Hugging Face hub.
-        #[arg(long, value_name = "PATH-OR-REPO")]
+        /// A name from `model list`.
+        #[arg(conflicts_with = "from")]
+        name: Option<String>,
+        /// A local GGUF file; its URL, optionally with `#sha256=DIGEST`; or OWNER/REPO or OWNER/REPO/FILE.gguf of the
+        /// Hugging Face hub.
+        #[arg(long, value_name = "PATH|URL|REPO")]
         from: Option<PathBuf>,
-        /// Does nothing unless `serve` would need it: no runtime and no other model is set, and there is none yet.
+        /// Does nothing unless `serve` needs it: no runtime and no other model is set, and the data folder has none.
         #[arg(long)]
         if_needed: bool,
     },
@@ -211,37 +221,41 @@ pub(crate) enum ModelCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum IndexCommand {
-    /// Indexes the Markdown, text, HTML and PDF files of folders, or updates what has changed.
+    /// Indexes the Markdown, text, HTML and PDF files of folders, or updates the changed ones.
     Add {
         /// Folders of documents.
         #[arg(required = true, value_name = "DIR")]
         folders: Vec<PathBuf>,
-        /// The URL of the documents on the web, such as https://docs.example.org/: sources are cited by it.
+        /// URL prefix of the documents on the web, such as https://docs.example.org/, for citations.
         #[arg(long, value_name = "PREFIX")]
         url: Option<String>,
     },
-    /// Shows the ten best passages for a question, and the figures of each.
+    /// Shows the ten best passages for a question, their scores, and which of them would be in the prompt.
     Search {
         /// The question.
         question: String,
+        /// Also explains why this document is, or is not, among them.
+        #[arg(long, value_name = "FILE")]
+        document: Option<PathBuf>,
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Lists what is indexed.
+    /// Lists the indexed folders.
     List {
         /// As JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Gives up the index that this installation had. What is in the index folder now, if anything, is used from then on.
+    /// Forgets the index that this installation expects, if it is lost or replaced. The one in the index folder, if any, is
+    /// used from then on.
     Forget,
     /// Reads documents from standard input under limits; `add` starts it.
     #[command(hide = true)]
     Extract,
-    /// Removes folders from the index; the documents themselves stay.
+    /// Removes folders from the index. The documents are not deleted.
     Remove {
-        /// Folders that were added.
+        /// Indexed folders.
         #[arg(required = true, value_name = "DIR")]
         folders: Vec<PathBuf>,
     },
@@ -251,18 +265,22 @@ pub(crate) enum IndexCommand {
 pub(crate) enum GroundingCommand {
     /// Scores conversations, one JSON object with `messages` per line; prints one JSON object per line.
     Score {
-        /// The file, or - for standard input.
+        /// JSON Lines file, or - for standard input.
         file: PathBuf,
     },
-    /// Scores labelled conversations, and prints how often the scorer is right by language and category.
+    /// Scores labelled conversations, and prints the scorer's accuracy by language and category.
     Judge {
-        /// The file, or - for standard input.
+        /// JSON Lines file, or - for standard input.
         file: PathBuf,
     },
-    /// Shows whether a message needs facts, why, and what would be searched for.
+    /// Shows whether a request needs facts, whether the indexed documents help with it, and which passages it would get.
     Explain {
-        /// The message.
-        text: String,
+        /// The message of the request.
+        #[arg(required_unless_present = "conversation", conflicts_with = "conversation")]
+        text: Option<String>,
+        /// A whole conversation instead: a JSON file with `messages` as in an API request, or - for standard input.
+        #[arg(long, value_name = "FILE")]
+        conversation: Option<PathBuf>,
     },
 }
 

@@ -11,17 +11,17 @@ pub(crate) enum PricesCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Sets a price, or changes it.
+    /// Sets or changes a price.
     Set {
         #[command(flatten)]
         of: PriceOf,
-        /// What a million prompt tokens cost, such as 0.20.
+        /// Price of a million prompt tokens, such as 0.20.
         #[arg(long, value_name = "AMOUNT")]
         prompt: TokenPrice,
-        /// What a million completion tokens cost.
+        /// Price of a million completion tokens.
         #[arg(long, value_name = "AMOUNT")]
         completion: TokenPrice,
-        /// The currency of all prices, such as EUR; needed for the first one.
+        /// The currency of all prices, such as EUR; required for the first price.
         #[arg(long, value_name = "CODE")]
         currency: Option<Currency>,
     },
@@ -32,14 +32,14 @@ pub(crate) enum PricesCommand {
     },
 }
 
-/// What a price is for.
+/// The subject of a price.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct PriceOf {
-    /// For the keys of a project.
+    /// The price for the keys of a project.
     #[arg(long, value_name = "NAME", value_parser = Project::parse)]
     pub(crate) project: Option<Project>,
-    /// For everything without a price of its own.
+    /// The price for everything without a project price.
     #[arg(long)]
     default: bool,
 }

@@ -11,19 +11,19 @@ use super::values::{duration, key_id};
 
 #[derive(Args)]
 pub(crate) struct UsageOptions {
-    /// How far back, such as `7d`, `24h` or `90d`.
+    /// Length of the range up to now, such as `7d`, `24h` or `90d`.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = duration)]
     pub(crate) since: Duration,
-    /// From a time on, in UTC: `2026-11-01` or `2026-11-01T10:20`.
+    /// Start of the range in UTC: `2026-11-01` or `2026-11-01T10:20`.
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["since", "month"])]
     pub(crate) from: Option<Timestamp>,
-    /// Before a time, in UTC; now unless given.
+    /// End of the range in UTC (exclusive); defaults to now.
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from")]
     pub(crate) to: Option<Timestamp>,
     /// A month in UTC, such as `2026-11`.
     #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with = "since")]
     pub(crate) month: Option<Month>,
-    /// Grouped by key, person, project or day, instead of by outcome and key.
+    /// Groups by key, person, project or day, instead of by outcome and key.
     #[arg(long, value_name = "GROUP", value_parser = group, conflicts_with = "requests")]
     pub(crate) by: Option<Group>,
     /// As JSON.
@@ -32,7 +32,7 @@ pub(crate) struct UsageOptions {
     /// As CSV.
     #[arg(long)]
     pub(crate) csv: bool,
-    /// Single requests, newest first, instead of totals.
+    /// Lists individual requests, newest first, instead of totals.
     #[arg(long)]
     pub(crate) requests: bool,
     /// Max. number of requests.
@@ -47,7 +47,7 @@ pub(crate) struct UsageOptions {
     /// Only requests with an HTTP status, or `failed`.
     #[arg(long, value_name = "STATUS", value_parser = status, requires = "requests")]
     pub(crate) status: Option<StatusFilter>,
-    /// Only requests that took at least so long, such as `2s`.
+    /// Only requests that took at least this long, such as `2s`.
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "requests")]
     pub(crate) slower_than: Option<Duration>,
 }
@@ -66,12 +66,12 @@ fn time(text: &str) -> Result<Timestamp, &'static str> {
 
 fn group(text: &str) -> Result<Group, &'static str> {
     let groups = [Group::Key, Group::Person, Group::Project, Group::Day];
-    groups.into_iter().find(|group| group.name() == text).ok_or("it is key, person, project or day")
+    groups.into_iter().find(|group| group.name() == text).ok_or("it must be key, person, project or day")
 }
 
 fn status(text: &str) -> Result<StatusFilter, &'static str> {
     match text {
         "failed" => Ok(StatusFilter::Failed),
-        _ => text.parse().map(StatusFilter::Is).map_err(|_| "it is an HTTP status, or failed"),
+        _ => text.parse().map(StatusFilter::Is).map_err(|_| "it must be an HTTP status, or failed"),
     }
 }

@@ -1,4 +1,4 @@
-//! How values of flags are read that several commands have.
+//! Parsers of flag values that several commands share.
 
 use std::time::Duration;
 
@@ -27,6 +27,6 @@ pub(super) fn on_or_off(text: &str) -> Result<bool, &'static str> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("it is on or off"),
+        _ => Err("it must be on or off"),
     }
 }

@@ -48,23 +48,23 @@ impl RetryPolicy {
 }
 
 /// A file that can be read from any offset.
-pub(super) trait Source {
+pub(super) trait RemoteFile {
     /// For messages.
     fn name(&self) -> String;
 
     /// Starts at that offset, or at 0 if the server does not support ranges.
-    async fn open(&self, offset: u64) -> Result<SourceStream, SourceError>;
+    async fn open(&self, offset: u64) -> Result<RemoteStream, RemoteError>;
 }
 
-pub(super) struct SourceStream {
+pub(super) struct RemoteStream {
     /// Of the first byte of `chunks`.
     pub(super) offset: u64,
     /// The size of the whole file, if known.
     pub(super) total: Option<u64>,
-    pub(super) chunks: Pin<Box<dyn Stream<Item = Result<Bytes, SourceError>> + Send>>,
+    pub(super) chunks: Pin<Box<dyn Stream<Item = Result<Bytes, RemoteError>> + Send>>,
 }
 
-pub(super) enum SourceError {
+pub(super) enum RemoteError {
     /// A retry may succeed.
     Transient(String),
     /// A retry would fail the same way.
@@ -73,7 +73,7 @@ pub(super) enum SourceError {
     Stale,
 }
 
-impl From<reqwest::Error> for SourceError {
+impl From<reqwest::Error> for RemoteError {
     fn from(error: reqwest::Error) -> Self {
         Self::Transient(if error.is_timeout() { "no response in time".into() } else { root_cause(&error) })
     }
@@ -86,7 +86,7 @@ pub(super) fn is_transient(status: StatusCode) -> bool {
 
 /// Downloads to `part`, or resumes it. `extra_bytes` of disk space will be needed beside it.
 pub(super) async fn download(
-    source: &impl Source,
+    source: &impl RemoteFile,
     model_dir: &ModelDir,
     part: &Path,
     extra_bytes: u64,
@@ -104,17 +104,17 @@ pub(super) async fn download(
             let _ = std::fs::remove_file(part);
         }
         match error {
-            TransferError::Source(error) => download_error(&name, error, length),
+            TransferError::Remote(error) => download_error(&name, error, length),
             TransferError::Io(error) => model_dir::write_error(part, &error),
             TransferError::Refused(error) => error,
         }
     })
 }
 
-fn download_error(name: &str, error: SourceError, length: u64) -> CliError {
+fn download_error(name: &str, error: RemoteError, length: u64) -> CliError {
     let reason = match error {
-        SourceError::Transient(reason) | SourceError::Permanent(reason) => reason,
-        SourceError::Stale => "the server cannot resume the download".into(),
+        RemoteError::Transient(reason) | RemoteError::Permanent(reason) => reason,
+        RemoteError::Stale => "the server cannot resume the download".into(),
     };
     let again = if length > 0 { " to resume" } else { "" };
     CliError::new(format!(
@@ -124,14 +124,14 @@ fn download_error(name: &str, error: SourceError, length: u64) -> CliError {
 }
 
 enum TransferError {
-    Source(SourceError),
+    Remote(RemoteError),
     Io(io::Error),
     Refused(CliError),
 }
 
-impl From<SourceError> for TransferError {
-    fn from(error: SourceError) -> Self {
-        Self::Source(error)
+impl From<RemoteError> for TransferError {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
     }
 }
 
@@ -154,14 +154,14 @@ impl Transfer<'_> {
         Ok(self.file.metadata()?.len())
     }
 
-    async fn run_with_retries(&mut self, source: &impl Source, retry: RetryPolicy) -> Result<(), TransferError> {
+    async fn run_with_retries(&mut self, source: &impl RemoteFile, retry: RetryPolicy) -> Result<(), TransferError> {
         let (mut longest, mut failures) = (self.length()?, 0);
         loop {
             let Err(error) = self.attempt(source).await else { return Ok(()) };
             match &error {
-                TransferError::Source(SourceError::Transient(_)) => {}
-                TransferError::Source(SourceError::Stale) => self.file.set_len(0)?,
-                TransferError::Source(SourceError::Permanent(_)) | TransferError::Io(_) | TransferError::Refused(_) => {
+                TransferError::Remote(RemoteError::Transient(_)) => {}
+                TransferError::Remote(RemoteError::Stale) => self.file.set_len(0)?,
+                TransferError::Remote(RemoteError::Permanent(_)) | TransferError::Io(_) | TransferError::Refused(_) => {
                     return Err(error);
                 }
             }
@@ -176,7 +176,7 @@ impl Transfer<'_> {
     }
 
     /// Continues where the last attempt ended.
-    async fn attempt(&mut self, source: &impl Source) -> Result<(), TransferError> {
+    async fn attempt(&mut self, source: &impl RemoteFile) -> Result<(), TransferError> {
         let mut stream = source.open(self.length()?).await?;
         self.file.set_len(stream.offset)?;
         let mut length = stream.offset;
@@ -194,12 +194,12 @@ impl Transfer<'_> {
                 progress.set(length);
             }
             if stream.total.is_some_and(|total| length > total) {
-                return Err(SourceError::Stale.into());
+                return Err(RemoteError::Stale.into());
             }
         }
         match stream.total {
             Some(total) if length < total => {
-                Err(SourceError::Transient("the connection was closed early".into()).into())
+                Err(RemoteError::Transient("the connection was closed early".into()).into())
             }
             _ => Ok(()),
         }

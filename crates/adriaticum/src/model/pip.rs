@@ -1,4 +1,4 @@
-//! Asks pip for the URL of a Python package, so that its index and proxy settings apply.
+//! Gets the URL of a Python package from pip, so that its index and proxy settings apply.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 
-/// Ways to run pip, the most likely first.
+/// Commands that may run pip, the most likely first.
 pub(super) const PIP_COMMANDS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
 #[derive(Debug, PartialEq)]
@@ -18,8 +18,7 @@ pub(super) struct PackageLocation {
     pub(super) sha256: Option<String>,
 }
 
-/// Asks the first pip that is installed.
-/// `alternative` ends messages: what else a person can do.
+/// Asks the first pip that is installed. `alternative` ends error messages with another remedy.
 pub(super) fn locate(
     package: &str,
     version: &str,
@@ -111,7 +110,7 @@ fn parse(report: &[u8]) -> Result<PackageLocation, &'static str> {
     let Download { url, archive_info: Archive { hashes, hash } } = install.download_info;
     let legacy = || hash?.strip_prefix("sha256=").map(str::to_owned);
     let sha256 = hashes.sha256.or_else(legacy).map(|digest| digest.to_ascii_lowercase());
-    Ok(PackageLocation { url: Url::parse(&url).map_err(|_| "its report names no address")?, sha256 })
+    Ok(PackageLocation { url: Url::parse(&url).map_err(|_| "its report has no valid URL")?, sha256 })
 }
 
 #[cfg(test)]

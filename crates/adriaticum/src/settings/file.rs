@@ -12,7 +12,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Cli
         Ok(text) => Ok(Some((path.to_owned(), text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.is_none() => Ok(None),
         Err(error) => Err(CliError::new(format!(
-            "the configuration {} cannot be read: {error}. Make it readable, or name another with --config.",
+            "the configuration {} cannot be read: {error}. Make it readable, or name another file with --config.",
             path.display()
         ))),
     }
@@ -21,7 +21,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<Option<(PathBuf, String)>, Cli
 /// The settings in a file: tables become dotted names, arrays comma-separated lists.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<(String, String)>, CliError> {
     let wrong = |reason: String| CliError::new(format!("the configuration {} is wrong: {reason}", path.display()));
-    // Not the parser's own message, which repeats the line, and with it any secret.
+    // Without the parser's excerpt, which quotes the line and any secret in it.
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         wrong(format!("line {line}: {}", error.message()))

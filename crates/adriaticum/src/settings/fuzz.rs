@@ -1,4 +1,4 @@
-//! Configuration files, fuzzed: every one is read or refused in one sentence that repeats no secret.
+//! Fuzzes configuration files: each is parsed, or refused with a short message that contains no secret.
 
 use std::path::Path;
 
@@ -41,12 +41,12 @@ fn configuration_files() {
             (true, settings.len().min(20), String::new())
         }
         Err(error) => {
-            let told = error.to_string();
-            // Between backticks stand names of settings, which are no secrets.
-            let values: String = told.split('`').step_by(2).collect();
-            assert!(!values.contains(SECRET), "{told}");
-            assert!(told.len() < text.len() + 300, "{told}");
-            (false, 0, told.chars().filter(|c| c.is_ascii_alphabetic()).skip(30).take(30).collect())
+            let message = error.to_string();
+            // Backticks enclose names of settings, which are no secrets.
+            let values: String = message.split('`').step_by(2).collect();
+            assert!(!values.contains(SECRET), "{message}");
+            assert!(message.len() < text.len() + 300, "{message}");
+            (false, 0, message.chars().filter(|c| c.is_ascii_alphabetic()).skip(30).take(30).collect())
         }
     });
 }

@@ -23,8 +23,8 @@ fn mask_path(text: &str) -> String {
     origin.map_or_else(|| "***".into(), |origin| format!("{}/***", origin.ascii_serialization()))
 }
 
-/// Hides everything between a scheme and the last `@` before the next scheme. That may be more than needed, but no part
-/// of a badly quoted password is left.
+/// Hides everything between a scheme and the last `@` before the next scheme. That may hide more than needed, but
+/// it hides a whole password even if that is not percent-encoded.
 fn mask_urls(text: &str) -> String {
     let mut parts = text.split("://");
     let mut masked = parts.next().unwrap_or_default().to_owned();

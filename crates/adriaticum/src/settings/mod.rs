@@ -60,19 +60,18 @@ impl Settings {
             return Err(self.values.error("console.listen", reason));
         }
         if self.ops.listen.is_some_and(|ops| ops.port() != 0 && (ops == api.listen || Some(ops) == console.listen)) {
-            let reason =
-                "the API or the console listens there; health and metrics need an address of their own, or none";
+            let reason = "the API or the console listens there; health and metrics need another address, or none";
             return Err(self.values.error("ops.listen", reason));
         }
         Ok(())
     }
 
-    /// Certificates and keys are pairs. With TLS, base URLs must say so: cookies and forms depend on the scheme.
+    /// Certificates and keys are pairs. With TLS, base URLs must be https: cookies and forms depend on the
+    /// scheme.
     fn check_tls(&self) -> Result<(), CliError> {
         let certificates = self.tls.certificate.len();
         if certificates != self.tls.key.len() {
-            let reason =
-                format!("there must be as many keys as certificates in `tls.certificate`, which are {certificates}");
+            let reason = format!("there must be as many keys as certificates in `tls.certificate`: {certificates}");
             return Err(self.values.error("tls.key", &reason));
         }
         let base_urls = [Some("api.base_url"), self.console.listen.map(|_| "console.base_url")];
@@ -83,11 +82,11 @@ impl Settings {
         }
     }
 
-    /// Somebody must be able to sign in.
+    /// At least one way to sign in is required.
     fn check_sign_in(&self) -> Result<(), CliError> {
         match (self.console.passwords, &self.oidc.issuer) {
             (false, None) => {
-                Err(self.values.error("console.passwords", "nobody could sign in, unless `oidc.issuer` is set"))
+                Err(self.values.error("console.passwords", "no user could sign in, because `oidc.issuer` is not set"))
             }
             _ => Ok(()),
         }
@@ -129,7 +128,7 @@ impl Settings {
         }
     }
 
-    /// What to do if the model is missing.
+    /// The remedy for a missing model.
     pub(crate) fn model_remedy(&self) -> &'static str {
         match self.model {
             Model::Default => "Get one with `adriaticum model fetch`.",
@@ -137,7 +136,8 @@ impl Settings {
         }
     }
 
-    /// The settings of the embedded runtime's process, as flags. No secrets: everyone can see a process's flags.
+    /// The settings of the embedded runtime's process, as flags. No secrets: every user of the
+    /// machine can see them.
     pub(crate) fn engine_flags(&self) -> impl Iterator<Item = String> {
         let is_for_engine = |name: &str| name.starts_with("engine.") || name == "data_dir" || name == "log";
         let names = SETTINGS.iter().map(|setting| setting.name).filter(move |name| is_for_engine(name));
@@ -163,7 +163,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// What was set, in the form of a configuration file. Secrets, and where the data lies, are comments.
+    /// All settings that were set, as a configuration file. Secrets and the locations of the data are comments.
     pub(crate) fn without_secrets(&self) -> String {
         let mut text = String::new();
         for setting in SETTINGS.iter().filter(|setting| !matches!(self.values.origin(setting.name), Origin::Default)) {
@@ -177,7 +177,7 @@ impl Settings {
     }
 }
 
-/// Every setting with its value and origin, in the form of a configuration file.
+/// Every setting with its value and origin, as a configuration file.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for setting in SETTINGS {

@@ -31,14 +31,14 @@ pub(crate) enum Model {
     File(PathBuf),
 }
 
-/// What finds documents by what they mean.
+/// The source of the embeddings for semantic search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Embeddings {
     Off,
     /// The sentence encoder in the data folder.
     Encoder,
     Server(EmbeddingsUrl),
-    /// A GGUF file, in an engine of our own.
+    /// A GGUF file, in a separate engine process.
     Model(PathBuf),
 }
 
@@ -223,9 +223,9 @@ pub(super) fn database_url(text: &str) -> Parsed<Option<DatabaseUrl>> {
 }
 
 pub(super) fn runtime_urls(text: &str) -> Parsed<Vec<RuntimeUrl>> {
-    // The entry is not repeated: what is wrong with it may be its key.
+    // The entry is not quoted, because it may hold a key.
     let parse = |(index, url): (usize, &str)| {
-        from_str(url).map_err(|reason| format!("entry {} is no runtime's base URL: {reason}", index + 1))
+        from_str(url).map_err(|reason| format!("entry {} is not the base URL of a runtime: {reason}", index + 1))
     };
     list(text).enumerate().map(parse).collect()
 }

@@ -74,7 +74,7 @@ impl Values {
         warnings
     }
 
-    /// A base URL that is not set gets the port of the address that is listened on.
+    /// A base URL that is not set gets the port of the listener's address.
     pub(super) fn follow_port(&mut self, base_url: &str, listen: &str) {
         let Ok(address) = self.text(listen).parse::<SocketAddr>() else { return }; // wrong, or none
         if let Some(Value { text, origin: Origin::Default }) = self.0.get_mut(base_url) {
@@ -100,7 +100,7 @@ impl Values {
         parse(self.text(name)).map_err(|reason| self.error(name, &reason))
     }
 
-    /// What is wrong with the value of a setting.
+    /// The error for a wrong value of a setting.
     pub(super) fn error(&self, name: &str, reason: &str) -> CliError {
         let setting = SETTINGS.iter().find(|setting| setting.name == name).expect("only known settings are parsed");
         let (origin, text) = (self.origin(name), setting.mask(self.text(name)));
@@ -116,7 +116,7 @@ pub(crate) fn environment_name(setting: &str) -> String {
 fn unknown_setting(name: &str, origin: &Origin) -> CliError {
     let section = format!("{name}.");
     let hint = match SETTINGS.iter().find(|setting| setting.name.starts_with(&section)) {
-        Some(setting) => format!("; it is the first half of some, such as `{}`", setting.name),
+        Some(setting) => format!("; it is a section, with settings such as `{}`", setting.name),
         None => {
             let nearest = nearest(name, SETTINGS.iter().map(|setting| setting.name.to_owned()));
             nearest.map_or_else(|| LIST_HINT.into(), |name| suggestion(&name))

@@ -1,4 +1,4 @@
-//! Part 5, authentication: one header for the key, and the same error for whatever is wrong with it.
+//! Part 5 of the specification, authentication: one header for the key, and the same error for every invalid key.
 
 use testbed::{Behaviour, FakeRuntime, Request, Response, Service, chat_body, wait_for};
 
@@ -113,9 +113,9 @@ fn every_key_that_is_not_active_gets_the_same_401() {
     seen.iter().for_each(|(what, response)| assert_eq!(*response, seen[0].1, "{what}"));
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), cases.len(), "every answer has an id of its own");
+    assert_eq!(ids.len(), cases.len(), "every response has a unique id");
     assert_eq!(runtime.requests().len(), 0);
-    assert_eq!(service.rows().len(), 0, "nobody to be recorded");
+    assert_eq!(service.rows().len(), 0, "only requests with a valid key are recorded");
     service.send(&good).completion();
 }
 
@@ -140,7 +140,7 @@ fn a_key_revoked_by_another_process_is_refused_by_the_next_request() {
 }
 
 #[test]
-fn a_key_made_by_another_process_is_accepted_by_the_next_request() {
+fn a_key_created_by_another_process_is_accepted_by_the_next_request() {
     let (_runtime, service) = service();
     for _ in 0..3 {
         let key = service.key();
@@ -149,7 +149,7 @@ fn a_key_made_by_another_process_is_accepted_by_the_next_request() {
 }
 
 #[test]
-fn a_key_expires_by_itself() {
+fn a_key_expires_without_a_command() {
     let (_runtime, service) = service();
     let (brief, long) =
         (service.key_with("brief", &["--expires", "1s"]), service.key_with("long", &["--expires", "30d"]));

@@ -1,4 +1,4 @@
-//! Bodies that are sent and never ended: what they hold is counted, limited, shared fairly and given back.
+//! Bodies that are never completed: their memory is counted, limited, shared fairly and released.
 
 use testbed::{Behaviour, FakeRuntime, Http2Client, PendingResponse, Request, Response, Service, chat_body, wait_for};
 
@@ -6,7 +6,7 @@ use crate::ADRIATICUM;
 
 const LIMIT: &str = "8MiB";
 const LIMIT_BYTES: u64 = 8 << 20;
-/// An HTTP/2 connection may have so many requests at once.
+/// Max. concurrent requests of an HTTP/2 connection.
 const STREAMS: usize = 128;
 const HALF_BYTES: usize = 250_000;
 
@@ -14,7 +14,7 @@ fn limited(runtime: &FakeRuntime) -> Service {
     ADRIATICUM.service_with(&[runtime]).set("api.max_body_memory", LIMIT).start()
 }
 
-/// What the metric says that bodies hold.
+/// The memory that bodies hold, by the metric.
 fn held(service: &Service) -> u64 {
     service.metric("adriaticum_body_memory_bytes").unwrap() as u64
 }
@@ -53,12 +53,12 @@ fn half_sent_bodies_over_http2_hold_no_more_memory_than_the_budget() {
     let halves = send_half_bodies(&client, &greedy);
     let grown = service.resident_bytes().saturating_sub(before);
     println!("{STREAMS} half bodies of {HALF_BYTES} bytes: {} KiB more memory", grown >> 10);
-    // All of them would be 32 MB.
+    // All half bodies together have 32 MB.
     assert!(grown < 20 << 20, "{grown} bytes for half-sent bodies");
     let taken = held(&service);
     assert!((LIMIT_BYTES / 2..=LIMIT_BYTES).contains(&taken), "{taken} bytes are counted");
 
-    // Others have their bodies read, over the same connection or another.
+    // Bodies of other callers are read, over the same connection or another.
     service.send(&Request::chat(&modest, ordinary())).completion();
     for response in client.send((0..3).map(|_| Http2Client::request(&modest, ordinary())).collect()) {
         response.completion();
@@ -82,7 +82,7 @@ fn bodies_over_http1_take_their_declared_length_before_they_are_read() {
         let before = held(&service);
         let mut connection = service.connect();
         connection.send(half.head()).send([b' '; 10]);
-        // Four fifths of the budget are one key's. The head alone decides.
+        // One key may use four fifths of the budget. The head alone decides.
         if before + 200_000 <= LIMIT_BYTES * 4 / 5 {
             wait_until_held(&service, before + 200_000);
             waiting.push(connection);
@@ -93,7 +93,7 @@ fn bodies_over_http1_take_their_declared_length_before_they_are_read() {
     }
     assert_eq!((waiting.len(), refused), (33, 27));
     service.send(&Request::chat(&modest, ordinary())).completion();
-    // What waits may still be finished; what ends, however it ends, gives its part back.
+    // A waiting body can still be completed. A request that ends in any way releases its part.
     let mut finished = waiting.pop().unwrap();
     finished.send(vec![b' '; 200_000 - 10]).response().expect_error("invalid_request");
     wait_until_held(&service, 32 * 200_000);
@@ -115,7 +115,7 @@ fn bodies_without_a_declared_length_take_their_part_as_they_arrive() {
     wait_until_held(&service, 64 << 10);
     first.send(chunk(100_000));
     wait_until_held(&service, 100_000 + (64 << 10));
-    // A second one begins, but finds no room for the rest.
+    // A second body begins, but there is no room for the rest.
     let mut second = service.connect();
     second.send(&head).send(chunk(10_000));
     wait_until_held(&service, 110_000 + (128 << 10));
@@ -125,7 +125,7 @@ fn bodies_without_a_declared_length_take_their_part_as_they_arrive() {
     drop(first);
     wait_until_held(&service, 0);
 
-    // While a completion runs, it counts with what its body really has.
+    // While a completion runs, the actual size of its body is counted.
     let body = ordinary();
     let mut running = service.connect();
     running.send(Request::chat(&modest, body.as_str()).chunked(1_000).bytes());
@@ -137,7 +137,7 @@ fn bodies_without_a_declared_length_take_their_part_as_they_arrive() {
 }
 
 #[test]
-fn without_memory_for_a_body_the_earlier_errors_still_win_and_no_body_is_invited() {
+fn without_memory_for_a_body_earlier_errors_still_win_and_no_100_is_sent() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_body_memory", "4KiB").start();
     let (key, weak) = (service.key(), service.key_with("weak", &["--without-completions"]));
@@ -162,7 +162,7 @@ fn without_memory_for_a_body_the_earlier_errors_still_win_and_no_body_is_invited
 }
 
 #[test]
-fn callers_without_a_key_hold_nothing_and_slow_ones_give_their_part_back() {
+fn callers_without_a_key_hold_nothing_and_slow_ones_release_their_part() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service =
         ADRIATICUM.service_with(&[&runtime]).set("api.max_body_memory", LIMIT).set("api.body_timeout", "300ms").start();

@@ -6,9 +6,9 @@ use testbed::{Behaviour, FakeRuntime, Request, Service, ShiftedClock, chat_body,
 use crate::ADRIATICUM;
 use crate::visitor::Visitor;
 
-/// What a completion of the fake runtime measures.
+/// Tokens that the fake runtime measures for a completion.
 const TOKENS: u64 = 7;
-/// What a request with the content `hello` may need: its bytes, what a template may add, and `max_tokens`.
+/// Tokens that a request with the content `hello` may need: its bytes, the part of a template, and `max_tokens`.
 const NEEDED: u64 = 5 + 16 + 256 + 248;
 
 struct Fixture {
@@ -78,10 +78,10 @@ fn a_spent_budget_is_a_403_that_names_it_until_it_is_raised_or_removed() {
         assert_eq!(refused.header("x-should-retry"), Some("false"));
         let message = refused.expect_error("insufficient_permission");
         assert!(message.contains(says) && message.ends_with("T00:00:00Z."), "{message}");
-        assert_eq!(fixture.runtime.requests().len(), asked, "no runtime is asked");
+        assert_eq!(fixture.runtime.requests().len(), asked, "no request to a runtime");
         fixture.service.chat(&other, "hello").completion();
 
-        // What was refused is recorded and counts nothing.
+        // A refused request is recorded and not counted.
         let listed = fixture.listed();
         let used = if kind.starts_with("tokens") { 2 * TOKENS } else { 2 };
         assert_eq!((&listed["used"], &listed["left"]), (&json!(used), &json!(amount - used)));
@@ -133,7 +133,7 @@ fn a_budget_is_decided_when_a_request_can_start() {
 }
 
 #[test]
-fn a_key_that_is_no_longer_accepted_starts_nothing_that_began_before() {
+fn requests_that_began_earlier_do_not_start_if_their_key_is_no_longer_accepted() {
     let fixture = Fixture::new(Behaviour::Echo);
     for (arguments, status) in [
         (&["keys", "set", "--completions", "off"][..], 403),
@@ -145,12 +145,12 @@ fn a_key_that_is_no_longer_accepted_starts_nothing_that_began_before() {
         fixture.service.run_ok(&[arguments, &[public_id(&key)]].concat());
         assert_eq!(slow.finish(), [status; 5], "{arguments:?}");
     }
-    assert_eq!(fixture.runtime.requests().len(), 0, "no runtime is asked");
-    assert_eq!(fixture.service.rows().len(), 5, "what had a valid key is recorded");
+    assert_eq!(fixture.runtime.requests().len(), 0, "no request to a runtime");
+    assert_eq!(fixture.service.rows().len(), 5, "requests with a valid key are recorded");
 }
 
 #[test]
-fn what_is_in_flight_counts_against_a_budget() {
+fn requests_in_flight_count_against_a_budget() {
     let fixture = Fixture::new(Behaviour::EchoWhenReleased);
     fixture.set(&["--everyone"], "tokens-per-month", 2 * NEEDED);
     let request = Request::chat(&fixture.key, chat_body("hello")).bytes();
@@ -168,10 +168,10 @@ fn what_is_in_flight_counts_against_a_budget() {
 }
 
 #[test]
-fn each_person_has_the_limit_of_each_person_or_their_own() {
+fn the_limit_of_one_person_replaces_that_of_each_person() {
     let fixture = Fixture::new(Behaviour::Echo);
     let keys = ["ada", "bob"].map(|name| {
-        Visitor::of(&fixture.service).join(&fixture.service, name, "developer");
+        Visitor::at(&fixture.service).join(&fixture.service, name, "developer");
         let key = fixture.service.key();
         fixture.service.run_ok(&["keys", "set", public_id(&key), "--owner", &format!("{name}@example.com")]);
         key
@@ -232,7 +232,7 @@ fn two_services_on_one_file_do_not_double_a_limit() {
 }
 
 #[test]
-fn what_was_used_before_counts_and_everyones_budget_is_everyones() {
+fn earlier_use_counts_and_everyones_budget_is_shared() {
     let fixture = Fixture::new(Behaviour::Echo);
     let other = fixture.service.key();
     fixture.complete();
@@ -244,7 +244,7 @@ fn what_was_used_before_counts_and_everyones_budget_is_everyones() {
         let message = fixture.service.chat(key, "hello").expect_error("insufficient_permission");
         assert!(message.starts_with("The service's budget of 539 tokens per day does not cover"), "{message}");
     }
-    // Taken away and set again: what was used in between counts, too.
+    // Removed and set again: use in between counts, too.
     fixture.service.run_ok(&["limits", "remove", "--everyone", "tokens-per-day"]);
     fixture.complete();
     fixture.set(&["--everyone"], "tokens-per-day", 4 * TOKENS + NEEDED);
@@ -288,7 +288,7 @@ fn tokens_that_no_runtime_measured_are_not_counted_and_shown_as_such() {
     fixture.set(&fixture.of_key(), "tokens-per-day", NEEDED);
     fixture.complete();
     fixture.complete();
-    // Nor are those of a request whose caller hung up after a runtime had begun.
+    // Nor are tokens of a request whose caller hung up after a runtime had begun.
     fixture.runtime.set_behaviour(Behaviour::Hang);
     let mut connection = fixture.service.connect();
     connection.send(Request::chat(&fixture.key, chat_body("hello")).bytes());
@@ -304,7 +304,7 @@ fn tokens_that_no_runtime_measured_are_not_counted_and_shown_as_such() {
 }
 
 #[test]
-fn who_hangs_up_has_used_a_request_and_a_failure_has_not() {
+fn a_hang_up_uses_a_request_and_a_failure_does_not() {
     let fixture = Fixture::new(Behaviour::Respond(500, "{}".into()));
     fixture.set(&fixture.of_key(), "requests-per-day", 1);
     fixture.service.chat(&fixture.key, "hello").expect_error("inference_error");
@@ -333,7 +333,7 @@ fn a_rate_is_a_503_that_says_when_to_try_again() {
         message.starts_with("The key's limit of 3 requests per minute is reached. Please try again in "),
         "{message}"
     );
-    // It was refused before any work was done, and nobody else is.
+    // It was refused before any work was done. Other keys are not refused.
     assert_eq!(fixture.runtime.requests().len(), 3);
     fixture.service.chat(&fixture.service.key(), "hello").completion();
 }
@@ -352,12 +352,12 @@ fn requests_in_flight_are_limited_and_free_again_when_they_end() {
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
     let message = refused.expect_error("service_unavailable");
     assert!(message.starts_with("The key's limit of 2 requests in flight is reached."), "{message}");
-    // One hangs up, the other ends: both places are free again.
+    // One hangs up, the other ends: both slots are free again.
     let [mut stays, leaves] = connections;
     drop(leaves);
     fixture.runtime.wait_for_disconnects(1);
     fixture.runtime.set_behaviour(Behaviour::Echo);
-    ADRIATICUM.wait_for("a free place", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
+    ADRIATICUM.wait_for("a free slot", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
     fixture.runtime.release();
     stays.response().completion();
     (0..5).for_each(|_| fixture.complete());
@@ -378,7 +378,7 @@ fn a_request_that_was_refused_has_not_used_up_a_rate() {
     fixture.runtime.set_behaviour(Behaviour::Echo);
     fixture.runtime.release();
     first.response().completion();
-    ADRIATICUM.wait_for("a free place", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
+    ADRIATICUM.wait_for("a free slot", || (fixture.service.chat(&fixture.key, "hello").status == 200).then_some(()));
     let message = fixture.service.chat(&fixture.key, "hello").expect_error("service_unavailable");
     assert!(message.contains("2 requests per minute is reached."), "{message}");
 }
@@ -406,7 +406,7 @@ fn bad_limits_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn a_webhook_is_told_once_at_80_and_at_100_percent_and_again_until_it_accepts() {
+fn a_webhook_is_notified_once_at_80_and_at_100_percent_with_retries_until_it_accepts() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let receiver = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let service = ADRIATICUM
@@ -417,20 +417,20 @@ fn a_webhook_is_told_once_at_80_and_at_100_percent_and_again_until_it_accepts() 
     let key = service.key_with("the bot", &["--expires", "3d"]);
     service.run_ok(&["limits", "set", "--key", public_id(&key), "requests-per-month", "5"]);
     (0..4).for_each(|_| drop(service.chat(&key, "hello").completion()));
-    // What was refused is sent again.
+    // A refused notice is sent again.
     receiver.wait_for_requests(1);
     receiver.set_behaviour(Behaviour::Respond(200, "{}".into()));
     ADRIATICUM.wait_for("80 %", || accepted(&service).filter(|count| *count >= 1.0));
     service.chat(&key, "hello").completion();
     service.chat(&key, "hello").expect_error("insufficient_permission");
     ADRIATICUM.wait_for("all notices", || accepted(&service).filter(|count| *count >= 2.0));
-    let told = receiver.requests();
-    let budgets: Vec<_> = told.iter().filter(|event| event["type"] == "budget.reached").collect();
+    let events = receiver.requests();
+    let budgets: Vec<_> = events.iter().filter(|event| event["type"] == "budget.reached").collect();
     let percents: Vec<_> = budgets.iter().map(|event| event["data"]["percent"].as_u64().unwrap()).collect();
     assert!(percents.contains(&80) && percents.last() == Some(&100), "{percents:?}");
     let last = &budgets.last().unwrap()["data"];
-    assert_eq!((&last["whose"], &last["of"], &last["used"]), (&json!("the bot"), &json!("key"), &json!(5)));
-    assert!(service.metric("adriaticum_budgets_reached{used=\"1\"}").is_some_and(|count| count >= 1.0));
+    assert_eq!((&last["name"], &last["scope"], &last["used"]), (&json!("the bot"), &json!("key"), &json!(5)));
+    assert!(service.metric("adriaticum_budgets_reached{threshold=\"1\"}").is_some_and(|count| count >= 1.0));
     for head in receiver.heads() {
         for header in ["webhook-id: ", "webhook-timestamp: ", "webhook-signature: v1,"] {
             assert!(head.contains(header), "{head}");

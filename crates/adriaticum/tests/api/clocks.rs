@@ -1,4 +1,4 @@
-//! A clock that is wrong: nothing is deleted, nobody is shut out, and with PostgreSQL no replica's clock counts.
+//! Wrong clocks: no row is deleted, no caller is locked out, and with PostgreSQL no replica's clock counts.
 
 use testbed::{Behaviour, Cluster, FakeRuntime, ShiftedClock, on_postgres};
 
@@ -15,20 +15,20 @@ fn a_clock_that_is_far_ahead_for_a_while_deletes_no_row() {
     clock.set_days(200);
     service.kill();
     service.start_again();
-    // Whatever is deleted at the start is gone once the second of these is recorded.
+    // Deletions of the start are done once the second of these is recorded.
     let chat = |count| (0..count).for_each(|_| drop(service.chat(&key, "hello").completion()));
     chat(2);
     assert_eq!(service.run_ok(&["usage", "--requests", "--json", "--since", "3650d"]).matches("request_id").count(), 7);
-    let told = service.log();
+    let log = service.log();
     match on_postgres() {
         true => assert!(figure(&service, "adriaticum_clock_ahead_seconds") > 199.0 * 86_400.0),
         false => {
-            assert!(told.contains("more than a day apart"), "{told}");
+            assert!(log.contains("more than a day apart"), "{log}");
             assert!(figure(&service, "adriaticum_ledger_clock_disagreement_seconds") > 199.0 * 86_400.0);
         }
     }
-    assert_eq!(told.matches("deleted rows").count(), 0, "{told}");
-    // Restarted while it is still wrong: its own rows are no witness.
+    assert_eq!(log.matches("deleted rows").count(), 0, "{log}");
+    // Restarted while the clock is still wrong: the rows of this service are no evidence.
     service.kill();
     service.start_again();
     (0..2).for_each(|_| drop(service.chat(&key, "hello").completion()));
@@ -38,13 +38,13 @@ fn a_clock_that_is_far_ahead_for_a_while_deletes_no_row() {
 
 /// A day of 1970 that has a partition, and one that has none.
 #[test]
-fn what_is_deleted_is_logged() {
+fn deletions_are_logged() {
     if !on_postgres() {
-        return; // nothing else can bring such rows into a SQLite file
+        return; // the test cannot put such rows into a SQLite file
     }
     let database = Cluster::shared().create_database();
     let mut service = ADRIATICUM.service().set("database_url", &database).start();
-    // Without a stored time, the rows of 1970 would be all that is known about the time.
+    // Without a stored time, the rows of 1970 would be the only evidence of the time.
     let stored = || (Cluster::shared().sql(&database, "SELECT count(*) FROM retention_clock") == "1").then_some(());
     ADRIATICUM.wait_for("the ledger's time", stored);
     service.kill();
@@ -58,8 +58,8 @@ fn what_is_deleted_is_logged() {
                  ('00000600-0000-7000-8000-000000000000', '', 200, 1, 1)",
     );
     service.start_again();
-    let told = ADRIATICUM.wait_for("the log line", || Some(service.log()).filter(|log| log.contains("deleted rows")));
-    let line = told.lines().find(|line| line.contains("deleted rows")).unwrap();
+    let log = ADRIATICUM.wait_for("the log line", || Some(service.log()).filter(|log| log.contains("deleted rows")));
+    let line = log.lines().find(|line| line.contains("deleted rows")).unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!((line["rows"].as_u64(), &line["from"]), (Some(3), &"1970-01-01T00:00:00Z".into()), "{line}");
     assert!(line["to"].as_str().unwrap().starts_with("1970-01-02T"), "{line}");
@@ -84,9 +84,9 @@ fn a_clock_that_is_set_back_for_a_while_loses_no_row() {
     assert_eq!(service.rows().len(), 9, "all within the last days");
 }
 
-/// Every replica's rows have the server's time, so none lands in another year, where it would be deleted at once.
+/// Every replica's rows have the server's time. A row of another year would be deleted immediately.
 #[test]
-fn with_postgresql_no_replica_s_clock_counts() {
+fn with_postgresql_the_clock_of_a_replica_does_not_count() {
     if !on_postgres() {
         return;
     }

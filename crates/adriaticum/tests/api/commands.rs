@@ -1,4 +1,4 @@
-//! The commands, as a person or a script meets them: what they print, what they refuse, and how they exit.
+//! The commands: their output, their errors and their exit codes.
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ fn id_of(key: &str) -> String {
     key["adria_".len()..][..12].to_owned()
 }
 
-/// Fails with that code and one error message that contains all of this.
+/// Fails with that code and one error message that contains every part of `says`.
 fn refuses(output: &Output, code: i32, says: &[&str]) {
     assert_eq!(output.code, Some(code), "{output:?}");
     assert_eq!(output.stdout, "", "{output:?}");
@@ -74,7 +74,7 @@ fn keys_are_renamed_and_revoked_by_their_id() {
     installation.run_ok(&["keys", "rename", &id, "  другое имя 🗝 "]);
     assert_eq!(keys(&installation)[0]["name"], "другое имя 🗝");
     assert_eq!(keys(&installation)[1]["name"], "test");
-    // Also as it is written in the key.
+    // Also with the prefix that it has in the key.
     installation.run_ok(&["keys", "rename", &format!("adria_{id}"), "again"]);
     assert_eq!(keys(&installation)[0]["name"], "again");
 
@@ -115,7 +115,7 @@ fn an_expiry_is_counted_from_now() {
     assert_eq!(keys(&installation).last().unwrap()["state"], "expired");
 }
 
-/// Whatever is accepted can be listed.
+/// Every accepted expiry can be listed.
 #[test]
 fn an_expiry_in_the_far_future_is_refused_or_listed() {
     let installation = ADRIATICUM.install();
@@ -251,7 +251,7 @@ fn unknown_settings_name_the_nearest_known() {
     complains(&installation.run(&["--set", "runtime.url=http://a", "config"]), &["`runtime.url`", "`runtime.urls`"]);
     refuses(&installation.run(&["--set", "api.listen", "config"]), 2, &["NAME=VALUE"]);
     complains(&installation.run(&["--config", "missing.toml", "config"]), &["missing.toml"]);
-    let output = Output::of(installation.command(&["config"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
+    let output = Output::from_command(installation.command(&["config"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
     assert!(
         output.stderr.contains("ADRIATICUM_API_LISTN") && output.stderr.contains("`ADRIATICUM_API_LISTEN`"),
         "{output:?}"
@@ -285,7 +285,7 @@ fn wrong_values_are_reported_with_their_origin_and_format() {
     ] {
         let variable = format!("ADRIATICUM_{}", name.replace('.', "_").to_ascii_uppercase());
         for command in ["config", "serve", "check"] {
-            let output = Output::of(installation.command(&[command]).env(&variable, value));
+            let output = Output::from_command(installation.command(&[command]).env(&variable, value));
             complains(&output, &[&format!("`{name}`"), &variable, says]);
         }
         let output = installation.run(&["--set", &format!("{name}={value}"), "config"]);
@@ -402,9 +402,9 @@ fn check_reports_what_would_fail_and_how_to_fix_it() {
     checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", "500")]);
     runtime.set_health_behaviour(Behaviour::Close);
     checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", &runtime.url())]);
-    let nobody = unreachable_url();
-    installation.set("runtime.urls", &nobody);
-    checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", &nobody)]);
+    let unreachable = unreachable_url();
+    installation.set("runtime.urls", &unreachable);
+    checks(&installation.run(&["check"]), 1, &[("FAIL", "runtime", &unreachable)]);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     installation.set("api.listen", &taken.local_addr().unwrap().to_string());
@@ -425,7 +425,7 @@ fn check_counts_an_unusable_data_folder_once() {
         1,
         &[("FAIL", "storage", "a-file"), ("note", "model", "data folder"), ("note", "search", "data folder")],
     );
-    assert!(output.stdout.contains("1 thing would not work."), "{output:?}");
+    assert!(output.stdout.contains("1 check failed."), "{output:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(280);
 /// Shorter than every default timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// Of another network than the usual one.
+/// In another network than the usual address.
 const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 2, 2));
 
 fn echoing() -> FakeRuntime {
@@ -41,7 +41,7 @@ fn a_head_must_arrive_in_time() {
         connection.send(start);
         assert_times_out(&mut connection, &String::from_utf8_lossy(start));
     }
-    // The second head on a connection has as long as the first.
+    // The second head on a connection has the same timeout as the first.
     let mut connection = service.connect();
     connection.send(request.bytes()).response().completion();
     connection.send(&head[..20]);
@@ -86,7 +86,7 @@ fn a_body_must_keep_arriving() {
         assert!((MIN_TIMEOUT..MAX_TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
         connection.assert_closed();
     }
-    // A byte now and then does not extend it for ever.
+    // A byte now and then does not extend it forever.
     let slow = request.clone().body(vec![b' '; 10_000]);
     let mut connection = service.connect();
     let mut sender = connection.second_handle();
@@ -173,16 +173,16 @@ fn connections_over_the_limit_are_refused_and_other_addresses_get_in() {
     held.iter_mut().for_each(|connection| drop(connection.send(&request).response().completion()));
     drop(other);
     held.pop();
-    wait_for("a place", || {
+    wait_for("a free slot", || {
         let mut connection = service.connect();
         (connection.send(&request).response().status == 200).then_some(connection)
     });
     let log = service.log();
-    assert_eq!(log.matches("more connections than may be open").count(), 1, "once, not in floods: {log}");
+    assert_eq!(log.matches("more connections than may be open").count(), 1, "logged once: {log}");
 }
 
 #[test]
-fn an_idle_connection_makes_way_for_an_address_that_has_fewer() {
+fn an_idle_connection_is_closed_for_an_address_that_has_fewer() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
@@ -204,7 +204,7 @@ fn an_idle_connection_makes_way_for_an_address_that_has_fewer() {
 }
 
 #[test]
-fn requests_at_the_same_time_on_one_connection_count_like_connections() {
+fn concurrent_requests_on_one_connection_count_like_connections() {
     let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.max_connections", "5").start();
     let key = service.key();
@@ -231,7 +231,7 @@ fn requests_at_the_same_time_on_one_connection_count_like_connections() {
         assert!(response.header("retry-after").is_some(), "{response:?}");
     }
     assert_eq!((refused.len(), runtime.requests().len()), (8, 5));
-    // What has ended has given its slot back.
+    // Completed requests have released their slots.
     assert!(client.send(requests(4)).iter().all(|response| response.status == 200));
 }
 
@@ -337,15 +337,15 @@ fn continue_is_sent_only_once_the_key_is_accepted() {
         let mut connection = service.connect();
         connection.send(request.head()).response().expect_error(code);
         // An uninvited body is not read as a request either.
-        let sent_all_the_same = Request::chat(&key, chat_body("smuggled")).bytes();
-        connection.send_while_open(sent_all_the_same);
+        let uninvited = Request::chat(&key, chat_body("smuggled")).bytes();
+        connection.send_while_open(uninvited);
         assert!(connection.try_response().is_none());
     }
     assert_eq!(runtime.requests().len(), asked);
 }
 
 #[test]
-fn requests_sent_at_once_are_answered_in_their_order() {
+fn pipelined_requests_are_answered_in_order() {
     let runtime = FakeRuntime::start(Behaviour::EchoAfter(Duration::from_millis(20)));
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -378,7 +378,7 @@ fn a_request_may_arrive_byte_by_byte() {
 }
 
 #[test]
-fn a_client_that_asks_to_close_gets_its_response_and_the_close() {
+fn a_client_that_requests_a_close_gets_its_response_and_the_close() {
     let runtime = echoing();
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut connection = service.connect();
@@ -433,7 +433,7 @@ fn silent_connections_do_not_delay_others() {
 }
 
 #[test]
-fn nothing_listens_but_the_address_that_was_given() {
+fn only_the_configured_address_listens() {
     let service = ADRIATICUM.service().start();
     let elsewhere = (Ipv4Addr::new(127, 0, 0, 9), service.address().port());
     let refused = std::net::TcpStream::connect(elsewhere).unwrap_err();

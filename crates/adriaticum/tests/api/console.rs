@@ -1,4 +1,4 @@
-//! The console as scripts and operators meet it: its address, its set-up link, and the `accounts` command.
+//! The console for scripts and operators: its address, its set-up link, and the `accounts` command.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ fn a_command_prints_the_set_up_link_and_no_log_has_it() {
 }
 
 #[test]
-fn a_second_service_leaves_the_first_ones_set_up_link_alone() {
+fn a_second_service_does_not_revoke_the_first_ones_set_up_link() {
     let first = ADRIATICUM.service().start();
     let second = ADRIATICUM.service().replica_of(&first).start();
     for service in [&first, &second] {
@@ -42,7 +42,7 @@ fn a_second_service_leaves_the_first_ones_set_up_link_alone() {
     }
 }
 
-/// API and console on one address, told apart by host, on SQLite and on one thread.
+/// API and console on one address, distinguished by host, on SQLite and on one thread.
 fn start_on_one_address(runtime: &FakeRuntime) -> Service {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
@@ -57,7 +57,7 @@ fn start_on_one_address(runtime: &FakeRuntime) -> Service {
         .start()
 }
 
-/// Somebody who is signed in at that address.
+/// A person who is signed in at that address.
 fn sign_in_on_one_address(service: &Service) -> Visitor {
     Visitor::at(service.address(), "http://console.example.com").join(service, "Ada", "admin")
 }
@@ -66,10 +66,10 @@ fn open_database(service: &Service) -> rusqlite::Connection {
     rusqlite::Connection::open(service.data().join("adriaticum.db")).unwrap()
 }
 
-/// Four people look at half a year of a busy service again and again. On the API's thread, every request would wait for
-/// one of their pages at least.
+/// Four people repeatedly load the usage of half a year of a busy service. On the API's thread, every request would wait
+/// for at least one of these pages.
 #[test]
-fn long_reports_do_not_hold_up_the_api_on_the_same_address() {
+fn long_reports_do_not_delay_the_api_on_the_same_address() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = start_on_one_address(&runtime);
     let ada = sign_in_on_one_address(&service);
@@ -111,14 +111,14 @@ fn long_reports_do_not_hold_up_the_api_on_the_same_address() {
         let answered = answered.count();
         let meanwhile = pages.load(Ordering::SeqCst) - before;
         is_over.store(true, Ordering::SeqCst);
-        println!("{answered} requests were answered while {meanwhile} pages were");
-        assert!(answered == 50, "only {answered} requests while {meanwhile} pages were read");
+        println!("{answered} requests were answered during {meanwhile} pages");
+        assert!(answered == 50, "only {answered} requests during {meanwhile} pages");
     });
 }
 
 /// A change waits for the database's write lock on the thread that makes it.
 #[test]
-fn a_change_that_waits_does_not_hold_up_the_api_on_the_same_address() {
+fn a_change_that_waits_does_not_delay_the_api_on_the_same_address() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = start_on_one_address(&runtime);
     let (ada, token) = sign_in_on_one_address(&service).with_form("/keys");
@@ -159,7 +159,7 @@ fn one_address_serves_both_hosts() {
 }
 
 #[test]
-fn browsers_are_told_to_use_tls_where_the_console_has_it() {
+fn hsts_is_sent_if_the_console_has_tls() {
     for (base_url, policy) in
         [("https://console.example.com", Some("max-age=31536000")), ("http://console.example.com", None)]
     {
@@ -172,19 +172,19 @@ fn browsers_are_told_to_use_tls_where_the_console_has_it() {
     }
 }
 
-/// Mallory keeps an invitation for the day when somebody notices.
+/// An attacker could keep an invitation for later.
 #[test]
 fn a_disabled_or_demoted_administrator_has_no_link_left() {
     let service = ADRIATICUM.service().start();
-    drop(Visitor::of(&service).join(&service, "Ada", "admin"));
+    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
     for (name, command) in [("Mallory", &["accounts", "disable"][..]), ("Trudy", &["accounts", "role"][..])] {
-        let (visitor, token) = Visitor::of(&service).join(&service, name, "admin").with_form("/team");
-        let form = format!("token={token}&note=my+second+self&role=admin&life=30");
+        let (visitor, token) = Visitor::at(&service).join(&service, name, "admin").with_form("/team");
+        let form = format!("token={token}&note=my+second+self&role=admin&lifetime=30");
         let page = String::from_utf8(visitor.send("POST", "/team/invitations", &form).body).unwrap();
         let path = page.split_once("/welcome/").expect("a link").1.split(['<', '"', '&']).next().unwrap();
         let path = format!("/welcome/{path}");
         assert!(page.contains("invitation as admin") && page.contains("my second self"), "{page}");
-        assert_eq!(Visitor::of(&service).send("GET", &path, "").status, 200);
+        assert_eq!(Visitor::at(&service).send("GET", &path, "").status, 200);
 
         let email = format!("{}@example.com", name.to_lowercase());
         let mut arguments = command.to_vec();
@@ -193,12 +193,12 @@ fn a_disabled_or_demoted_administrator_has_no_link_left() {
             arguments.push("developer");
         }
         service.run_ok(&arguments);
-        let dead = Visitor::of(&service).send("GET", &path, "");
+        let dead = Visitor::at(&service).send("GET", &path, "");
         assert_eq!(dead.status, 404, "{name} could be an administrator again");
         let links = service.run_ok(&["accounts", "links", "--json"]);
         assert!(!links.contains("my second self"), "{links}");
     }
-    let (ada, token) = Visitor::of(&service).with_form("/sign-in");
+    let (ada, token) = Visitor::at(&service).with_form("/sign-in");
     let entered = ada.sign_in(&token, "ada%40example.com", crate::visitor::PASSWORD);
     assert_eq!(entered.status, 303);
 }
@@ -243,7 +243,7 @@ fn the_accounts_command_lists_invites_and_reports_errors() {
     let listed = installation.run_ok(&["accounts", "links"]);
     assert!(listed.contains("invitation as admin") && !listed.contains("/welcome/"), "{listed}");
     let id = links[0]["id"].as_str().unwrap();
-    assert!(installation.run_ok(&["accounts", "withdraw", id]).contains("does not work any more"));
+    assert!(installation.run_ok(&["accounts", "withdraw", id]).contains("no longer works"));
     for id in [id, "nonsense"] {
         let again = installation.run(&["accounts", "withdraw", id]);
         assert!(again.code != Some(0) && again.stderr.contains("there is no such link"), "{again:?}");

@@ -1,4 +1,4 @@
-//! What was acknowledged is never lost and never counted twice, whether by SIGKILL or by a full disk.
+//! Acknowledged requests are never lost and never counted twice, neither by SIGKILL nor by a full disk.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -41,28 +41,28 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
                     }
                 });
             }
-            // Killed after some responses, at any moment of the next few.
+            // Killed after some responses, at a random time during the next few.
             let enough = acknowledged.lock().unwrap().len() + rng.usize(..40);
             wait_for("responses", || (acknowledged.lock().unwrap().len() >= enough).then_some(()));
             thread::sleep(Duration::from_micros(rng.u64(..10_000)));
             service.kill();
         });
-        assert_each_is_there_once(&service, &acknowledged.lock().unwrap());
+        assert_each_is_recorded_once(&service, &acknowledged.lock().unwrap());
         service.start_again();
     }
     let acknowledged = acknowledged.into_inner().unwrap();
     assert!(acknowledged.len() > 100, "{} requests are no load", acknowledged.len());
     let rows = service.rows();
-    assert_each_is_there_once(&service, &acknowledged);
-    assert_eq!(service.usage()["requests"], rows.len(), "the sums know the same rows");
+    assert_each_is_recorded_once(&service, &acknowledged);
+    assert_eq!(service.usage()["requests"], rows.len(), "the sums cover the same rows");
     assert_eq!(service.run(&["check", "--deep"]).stdout.matches("sound").count(), 1);
 }
 
 /// Every id has one row with its status. There may be more rows, of requests that were cut off.
-fn assert_each_is_there_once(installation: &Installation, acknowledged: &[(String, u16)]) {
+fn assert_each_is_recorded_once(installation: &Installation, acknowledged: &[(String, u16)]) {
     let rows = installation.rows();
     let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
-    assert_eq!(by_id.len(), rows.len(), "no row stands twice");
+    assert_eq!(by_id.len(), rows.len(), "each row is there once");
     for (id, status) in acknowledged {
         let row = by_id.get(id.as_str()).unwrap_or_else(|| panic!("{id} ({status}) was acknowledged and lost"));
         assert_eq!(row["status"], *status, "{row}");
@@ -161,7 +161,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
         assert!(fitted < 100, "the disk is not full");
         let asked = runtime.requests().len();
         (0..20).for_each(|_| assert!(!ask_once()));
-        assert_eq!(runtime.requests().len(), asked, "no inference for what cannot be recorded");
+        assert_eq!(runtime.requests().len(), asked, "no inference for requests that cannot be recorded");
         let (_, figures) = service.get_ops("/metrics");
         assert!(figures.contains("adriaticum_requests_not_recorded_total "), "{figures}");
         assert!(!figures.contains("adriaticum_requests_not_recorded_total 0\n"), "{figures}");
@@ -177,7 +177,7 @@ fn survives_a_ledger_that_cannot_write(service: &Service, runtime: &FakeRuntime,
         wait_for("service again", || ask_once().then_some(()));
         assert!(since.elapsed() < Duration::from_secs(10));
     }
-    assert_each_is_there_once(service, &acknowledged);
+    assert_each_is_recorded_once(service, &acknowledged);
     assert_eq!(service.usage()["requests"], service.rows().len());
 }
 

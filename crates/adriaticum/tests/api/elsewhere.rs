@@ -1,4 +1,4 @@
-//! Part 1: the API is served on its own host only. Everywhere else it is `not_found`, whatever else is served there.
+//! Part 1 of the specification: the API is served only on its host. Other hosts and addresses return `not_found`.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::ADRIATICUM;
 const METHODS: [&str; 7] = ["POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"];
 const TARGETS: [&str; 5] = ["/v1/chat/completions", "/v1/chat/completions?a=b", "/v1", "/v1/", "/v1/models"];
 
-/// Sends everything that could be meant for the API, as those hosts, to an address that does not serve it.
+/// Sends every request that could be meant for the API, with those hosts, to an address that does not serve it.
 fn assert_not_served(service: &Service, address: SocketAddr, hosts: &[&str]) {
     let key = service.key();
     for host in hosts {
@@ -50,7 +50,7 @@ fn consoles_and_ops_addresses_do_not_serve_the_api() {
         assert_not_served(&service, address_of(&service, what), &["localhost", "127.0.0.1", "other.example.com"]);
     }
     assert_eq!(runtime.requests().len(), 0);
-    assert!(service.rows().is_empty(), "nobody's usage");
+    assert!(service.rows().is_empty(), "no usage is recorded");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn requests_to_the_wrong_address_are_logged_with_their_id() {
 }
 
 #[test]
-fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
+fn a_wrong_host_path_or_method_is_named_with_the_real_base_url() {
     let service = ADRIATICUM.service().start();
     let base_url = service.banner_value("API").unwrap();
     let good = Request::chat("x", chat_body("Hello!"));
@@ -96,7 +96,7 @@ fn a_wrong_host_path_or_method_is_told_apart_with_the_real_base_url() {
 }
 
 #[test]
-fn serve_warns_where_only_this_machine_could_name_the_api() {
+fn serve_warns_if_only_this_machine_can_name_the_api() {
     let warned = |listen: &str, base_url: Option<&str>| {
         let mut setup = ADRIATICUM.service().set("api.listen", listen);
         if let Some(base_url) = base_url {

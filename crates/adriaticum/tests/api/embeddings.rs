@@ -61,7 +61,7 @@ fn documents_are_found_by_the_vectors_of_a_server() {
     let service = ServiceBuilder::new(installation).start();
     let key = service.key();
     assert_first_source(&service, &key, FACTUAL, "leave.md");
-    // Words are enough while it fails, in whatever way.
+    // While the server fails in any way, documents are found by words.
     for failure in [Embedding::Respond(500, "no".into()), Embedding::Respond(200, "{}".into()), Embedding::Constant] {
         embeddings.set(failure.clone());
         for _ in 0..3 {
@@ -122,7 +122,7 @@ fn a_server_that_cannot_be_used_is_named_and_nothing_is_lost() {
     installation.set("search.embeddings", &embeddings.url());
     installation.run_ok(&["index", "add", "handbook"]);
     for (failure, reason) in [
-        (Embedding::Constant, "do not tell related texts from others"),
+        (Embedding::Constant, "do not distinguish related texts from others"),
         (Embedding::Respond(401, String::new()), "refuses the credentials"),
         (Embedding::Respond(200, r#"{"data":[{"id":"m","embedding":[1e99]}]}"#.into()), "not the JSON"),
     ] {
@@ -137,14 +137,14 @@ fn a_server_that_cannot_be_used_is_named_and_nothing_is_lost() {
     assert!(first_hit(&installation, "our baby").contains("leave.md"));
     installation.set("search.embeddings", &unreachable_url());
     let output = installation.run(&["index", "add", "handbook"]);
-    assert!(output.stderr.contains("there is no connection to it"), "{output:?}");
+    assert!(output.stderr.contains("it cannot be reached"), "{output:?}");
     installation.set("search.embeddings", "on-and-off");
     let output = installation.run(&["index", "list"]);
     assert!(output.stderr.contains("it must be on, off, the URL of an embeddings server"), "{output:?}");
 }
 
 #[test]
-fn an_embedding_model_runs_in_an_engine_of_our_own() {
+fn an_embedding_model_runs_in_the_embedded_engine() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut installation = ADRIATICUM.install();
     installation.use_sentence_encoder();
@@ -171,7 +171,7 @@ fn a_file_that_is_no_embedding_model_is_refused() {
     std::fs::write(&model, testbed::zoo::Species::named("qwen2").model(1).bytes()).unwrap();
     installation.set("search.embeddings", model.to_str().unwrap());
     let output = installation.run(&["index", "add", "handbook"]);
-    assert!(output.code == Some(1) && output.stderr.contains("is no embedding model"), "{output:?}");
+    assert!(output.code == Some(1) && output.stderr.contains("is not an embedding model"), "{output:?}");
     installation.set("search.embeddings", "missing.gguf");
     let output = installation.run(&["index", "add", "handbook"]);
     assert!(output.code == Some(1) && output.stderr.contains("missing.gguf cannot be read"), "{output:?}");

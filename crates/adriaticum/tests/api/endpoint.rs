@@ -1,5 +1,5 @@
-//! Part 4, the one endpoint: its parameters, their defaults, and how strictly a body is read. What is refused never
-//! reaches a runtime, and the refusal says what is wrong.
+//! Part 4 of the specification, the one endpoint: its parameters, their defaults, and strict parsing of bodies. A refused
+//! request never reaches a runtime, and its error names the fault.
 
 use serde_json::{Value, json};
 use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
@@ -50,7 +50,7 @@ fn the_same_request_may_be_written_in_any_valid_json() {
 type Invalid<'a> = (String, &'a [&'a str]);
 
 #[test]
-fn what_is_not_json_is_refused() {
+fn bodies_that_are_not_json_are_refused() {
     let good = with("");
     let long = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     refused(&[
@@ -88,7 +88,7 @@ fn what_is_not_json_is_refused() {
 }
 
 #[test]
-fn what_is_not_utf_8_is_refused() {
+fn bodies_that_are_not_utf_8_are_refused() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -127,15 +127,15 @@ fn members_that_are_not_accepted_are_named() {
 }
 
 #[test]
-fn what_openais_clients_send_gets_a_hint_of_its_own() {
+fn parameters_of_openai_clients_get_a_specific_hint() {
     let with_role = |role: &str| messages(&format!(r#"[{{"role":"{role}","content":"a"}}]"#));
     refused(&[
         (with(r#","stream":true"#), &["`stream`", "answers come whole"]),
         (with(r#","stream":false"#), &["`stream`", "answers come whole"]),
         (with(r#","stream_options":{}"#), &["answers come whole"]),
         (with(r#","max_completion_tokens":9"#), &["use `max_tokens`"]),
-        (with(r#","tools":[]"#), &["no tools are called"]),
-        (with(r#","tool_choice":"none""#), &["no tools are called"]),
+        (with(r#","tools":[]"#), &["tools are not supported"]),
+        (with(r#","tool_choice":"none""#), &["tools are not supported"]),
         (with(r#","n":1"#), &["there is one choice"]),
         (with(r#","response_format":{"type":"json_object"}"#), &["plain text"]),
         (with(r#","top_p":1"#), &["only sampling parameter"]),
@@ -147,7 +147,7 @@ fn what_openais_clients_send_gets_a_hint_of_its_own() {
         (messages(r#"[{"role":"user","content":"a","name":"b"}]"#), &["`messages[0].name`", "`role`"]),
         (messages(r#"[{"role":"assistant","content":"a","refusal":null}]"#), &["`messages[0].refusal`", "`content`"]),
         (with_role("developer"), &["use `system`"]),
-        (with_role("tool"), &["no tools are called"]),
+        (with_role("tool"), &["tools are not supported"]),
     ]);
 }
 
@@ -210,7 +210,7 @@ fn values_of_the_wrong_type_are_refused_with_what_was_sent() {
     let mut cases: Vec<(String, [&str; 3])> = Vec::new();
     for (member, expected, good) in members {
         for (value, kind) in kinds.iter().filter(|(_, kind)| !good.contains(kind)) {
-            // A number that is no integer is shown as it is.
+            // A number that is not an integer is shown as sent.
             let sent = if (*member, *kind) == ("`max_tokens`", "a number") { "1.5" } else { kind };
             cases.push((one(member, value), [member, expected, sent]));
         }
@@ -310,7 +310,7 @@ fn accepted(cases: &[(String, Value)]) {
         let asked = runtime.requests().pop().unwrap();
         let members: Vec<_> = asked.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(members, ["max_tokens", "messages", "model", "stream", "temperature"], "{asked}");
-        // The runtime's own name of its model.
+        // The runtime's name for its model.
         assert_eq!((&asked["model"], &asked["stream"]), (&json!("scripted"), &json!(false)));
         for (name, value) in expected.as_object().unwrap() {
             assert_eq!(asked[name], *value, "{body}");

@@ -1,4 +1,4 @@
-//! Part 7, errors: the exact envelope of each, which one wins, and what is never disclosed.
+//! Part 7 of the specification, errors: the envelope, the order in which they win, and what is never disclosed.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use testbed::{Behaviour, FakeRuntime, Http2Client, Request, Response, Service, c
 
 use crate::ADRIATICUM;
 
-/// What can be wrong with a request, in the order in which the errors win.
+/// Faults of a request, in the order in which their errors win.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     Host,
@@ -109,7 +109,7 @@ fn every_error_says_whether_a_retry_makes_sense() {
     let unconfigured = ADRIATICUM.service().start();
     let response = unconfigured.chat(&unconfigured.key(), "hello");
     response.expect_error("service_unavailable");
-    assert_eq!(response.header("x-should-retry"), Some("false"), "no runtime comes by itself");
+    assert_eq!(response.header("x-should-retry"), Some("false"), "no runtime without a new configuration");
     slow.release();
     assert_eq!(held.response().header("x-should-retry"), None);
 }
@@ -170,7 +170,7 @@ fn other_routes_and_methods_are_not_found() {
 }
 
 #[test]
-fn a_base_url_with_a_path_serves_that_path_alone() {
+fn a_base_url_with_a_path_serves_only_that_path() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.base_url", "http://localhost/llm/v1/").start();
     let good = Request::chat(&service.key(), chat_body("hello"));
@@ -312,7 +312,7 @@ fn http_2_gets_the_same_responses() {
         cases.into_iter().map(|(request, status, code)| (request, (status, code.map(str::to_owned)))).unzip();
     let outcomes: Vec<_> = client.send(requests).iter().map(Response::outcome).collect();
     assert_eq!(outcomes, expected);
-    // Many streams at once on one connection.
+    // Many concurrent streams on one connection.
     let many = (0..50).map(|n| Http2Client::request(&key, chat_body(&format!("number {n}")))).collect();
     for (n, response) in client.send(many).iter().enumerate() {
         assert_eq!(response.completion().content, format!("number {n}"));
@@ -355,12 +355,12 @@ fn nothing_of_a_runtime_reaches_the_caller() {
         runtime.set_behaviour(reply.clone());
         let response = service.chat(&key, "hello");
         response.expect_error(code);
-        let told = format!("{response:?}{}", String::from_utf8_lossy(&response.body));
+        let received = format!("{response:?}{}", String::from_utf8_lossy(&response.body));
         for hidden in [SECRET, "127.0.0.1", &runtime.address().port().to_string(), "scripted", "runtime"] {
-            assert!(!told.contains(hidden), "{reply:?} tells {hidden}: {told}");
+            assert!(!received.contains(hidden), "{reply:?} discloses {hidden}: {received}");
         }
         if code == "inference_error" {
-            // The operator finds the cause under the same id.
+            // The log has the cause under the same id.
             let id = response.error().request_id;
             let log = service.log();
             let line = log.lines().find(|line| line.contains(&id)).unwrap_or_else(|| panic!("{id} is not in {log}"));

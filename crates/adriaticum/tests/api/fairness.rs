@@ -1,4 +1,4 @@
-//! Slots, memory and queue are shared by person, then by key: more keys are no larger part.
+//! Slots, memory and queue are shared by person, then by key: more keys give no larger part.
 
 use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, chat_body, wait_for};
 
@@ -10,7 +10,7 @@ const PER_KEY: usize = 12;
 
 /// Keys of one person.
 fn keys_of_one_person(service: &Service) -> Vec<String> {
-    let (ada, token) = Visitor::of(service).join(service, "Ada", "developer").with_form("/keys");
+    let (ada, token) = Visitor::at(service).join(service, "Ada", "developer").with_form("/keys");
     let create = |number| {
         let page = ada.send("POST", "/keys", &format!("token={token}&name=K{number}&completions=yes")).body;
         let page = String::from_utf8(page).unwrap();
@@ -24,7 +24,7 @@ fn keys_of_one_person(service: &Service) -> Vec<String> {
     (0..KEYS).map(create).collect()
 }
 
-/// Sends from every key what it may have and more; returns when each request is held or refused.
+/// Sends more requests from every key than it may have; returns when each request is held or refused.
 fn send_all(
     service: &Service,
     keys: &[String],
@@ -80,7 +80,7 @@ fn a_person_with_ten_keys_leaves_memory_for_others() {
 }
 
 #[test]
-fn a_runtime_learns_which_keys_belong_together_and_no_name() {
+fn a_runtime_sees_which_keys_belong_together_and_no_name() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (keys, alone) = (keys_of_one_person(&service), service.key());

@@ -1,5 +1,4 @@
-//! The first five minutes: what the service prints when it is started for the first time, and that it works when
-//! pasted.
+//! The first five minutes: the output of the first start, and that its commands work when pasted.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -51,9 +50,9 @@ fn the_first_key_is_shown_once_with_a_line_that_works_when_pasted() {
     let line = service.next_line_with("curl ");
     assert!(line.starts_with("curl ") && line.contains(&key), "{line}");
 
-    let output = Output::of(Command::new("sh").args(["-c", &format!("{line} --silent --show-error --fail")]));
+    let output = Output::from_command(Command::new("sh").args(["-c", &format!("{line} --silent --show-error --fail")]));
     let response: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert!(response["choices"][0]["message"]["content"].as_str().unwrap().contains("Danube"), "{response}");
+    assert!(response["choices"][0]["message"]["content"].as_str().unwrap().contains("capital of France"), "{response}");
     service.chat(&key, "And where does it begin?").completion();
     assert_eq!(keys(&service), 1);
 
@@ -97,7 +96,7 @@ fn a_service_stops_with_its_terminal() {
     let mut service = Service::start_as(installation, &mut terminal);
     let address = service.address();
     TcpStream::connect(address).unwrap();
-    service.kill(); // the terminal, that is
+    service.kill(); // the terminal
     wait_for("the end of the service", || TcpStream::connect(address).is_err().then_some(()));
 }
 

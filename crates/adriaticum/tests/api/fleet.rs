@@ -1,5 +1,5 @@
-//! Many runtimes: members that come and go while requests are in flight, that are slow, hang or are saturated, and that
-//! need a key.
+//! Many runtimes: members that join and leave while requests are in flight, that are slow, hang or are saturated, and
+//! that need a key.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn keyed(runtime: &FakeRuntime, key: &str) -> String {
 }
 
 #[test]
-fn members_come_and_go_without_a_failed_request() {
+fn members_join_and_leave_without_a_failed_request() {
     let [old, kept, new] = [0, 1, 2].map(|_| FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_from_file(&urls(&[&old, &kept])).start();
     let key = service.key();
@@ -40,8 +40,8 @@ fn members_come_and_go_without_a_failed_request() {
         }
         old.wait_for_requests(10);
         service.configure(&urls(&[&kept, &new]));
-        let told = service.reload();
-        assert!(told.contains("runtime.urls") && !told.contains("restart"), "{told}");
+        let log = service.reload();
+        assert!(log.contains("runtime.urls") && !log.contains("restart"), "{log}");
         new.wait_for_requests(10);
         // Removed members may still get requests that were in flight, but no others.
         let before = (old.requests().len(), sent.load(Ordering::Relaxed));
@@ -82,9 +82,9 @@ fn a_wrong_configuration_changes_nothing() {
         format!("{}api.max_requests = 0\n", urls(&[&other])),
     ] {
         service.configure(&wrong);
-        let told = service.reload();
-        assert!(told.contains("nothing changes") && told.contains("ERROR"), "{wrong}\n{told}");
-        assert!(!told.contains("Quagga"), "{told}");
+        let log = service.reload();
+        assert!(log.contains("nothing changes") && log.contains("ERROR"), "{wrong}\n{log}");
+        assert!(!log.contains("Quagga"), "{log}");
         service.chat(&key, "hello").completion();
     }
     assert_eq!(other.requests().len(), 0);
@@ -96,12 +96,12 @@ fn settings_that_need_a_restart_are_reported() {
     let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("{}api.max_requests = 7\nlog = \"debug\"\n", urls(&[&other])));
-    let told = service.reload();
-    let told =
-        format!("{told}{}", wait_for("the warning", || Some(service.log()).filter(|log| log.contains("restart"))));
-    assert!(told.contains("api.max_requests, log"), "{told}");
+    let lines = service.reload();
+    let lines =
+        format!("{lines}{}", wait_for("the warning", || Some(service.log()).filter(|log| log.contains("restart"))));
+    assert!(lines.contains("api.max_requests, log"), "{lines}");
     service.chat(&key, "hello").completion();
-    assert_eq!((runtime.requests().len(), other.requests().len()), (0, 1), "what can be applied is");
+    assert_eq!((runtime.requests().len(), other.requests().len()), (0, 1), "other settings are applied");
 
     // Switching between remote runtimes and the embedded one needs a restart.
     service.configure("");
@@ -116,14 +116,14 @@ fn settings_that_need_a_restart_are_reported() {
 }
 
 #[test]
-fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
+fn each_runtime_gets_its_own_key_and_no_key_is_disclosed() {
     let (own, common) = (FakeRuntime::start(Behaviour::Echo), FakeRuntime::start(Behaviour::Echo));
     let file = |own_key: &str, common_key: &str| {
         format!("runtime.urls = [{:?}, {:?}]\nruntime.key = {common_key:?}\n", keyed(&own, own_key), common.url())
     };
     let service = ADRIATICUM.service_from_file(&file(":Quagga-own", "Quagga-common")).start();
     let key = service.key();
-    let told = |runtime: &FakeRuntime, secret: &str| {
+    let count = |runtime: &FakeRuntime, secret: &str| {
         let header = format!("authorization: bearer {secret}\r\n").to_ascii_lowercase();
         runtime.heads().iter().filter(|head| head.to_ascii_lowercase().contains(&header)).count()
     };
@@ -136,19 +136,19 @@ fn each_runtime_gets_its_own_key_and_nobody_sees_one() {
         }
     };
     ask_both();
-    assert_eq!(told(&own, "Quagga-own"), own.heads().len(), "health checks, too: {:?}", own.heads());
-    assert_eq!(told(&common, "Quagga-common"), common.heads().len(), "{:?}", common.heads());
+    assert_eq!(count(&own, "Quagga-own"), own.heads().len(), "health checks, too: {:?}", own.heads());
+    assert_eq!(count(&common, "Quagga-common"), common.heads().len(), "{:?}", common.heads());
     assert!(
         own.heads()
             .iter()
             .all(|head| !head.to_ascii_lowercase().replace("authorization: bearer quagga", "").contains("quagga"))
     );
 
-    // Members that stay take over changed keys.
+    // Members that stay use changed keys.
     service.configure(&file("Quagga-new", "Quagga-other"));
     service.reload();
     ask_both();
-    assert!(told(&own, "Quagga-new") > 0 && told(&common, "Quagga-other") > 0);
+    assert!(count(&own, "Quagga-new") > 0 && count(&common, "Quagga-other") > 0);
 
     own.set_behaviour(Behaviour::Respond(401, "{}".into()));
     common.set_behaviour(Behaviour::Respond(401, "{}".into()));
@@ -223,7 +223,7 @@ fn the_only_runtime_serves_everyone_as_soon_as_it_recovers() {
     let key = service.key();
     (0..4).for_each(|_| drop(service.chat(&key, "hello").expect_error("inference_error")));
     runtime.set_behaviour(Behaviour::EchoWhenReleased);
-    // After a passed health check all are served at once, not only a first trial request.
+    // After a passed health check all requests are served immediately, not only a first probe.
     let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
     let before = checks();
     wait_for("a health check and the next", || (checks() >= before + 2).then_some(()));
@@ -262,20 +262,19 @@ fn a_slow_runtime_gets_a_small_share_until_it_is_quick_again() {
     weak.set_behaviour(Behaviour::EchoAfter(Duration::from_millis(700)));
     share_of(60);
     let slow = share_of(120);
-    assert!(slow <= 20, "40 of 120 would be its share; it was asked {slow} times");
+    assert!(slow <= 20, "40 of 120 would be its share; it got {slow}");
 
     weak.set_behaviour(Behaviour::Echo);
-    wait_for("the share of one that is quick again", || (share_of(120) >= 25).then_some(()));
+    wait_for("the share of a runtime that is quick again", || (share_of(120) >= 25).then_some(()));
 }
 
-/// In the code before requests were moved, those that had been sent to a runtime that hangs waited out
-/// `runtime.timeout` and got 502.
+/// Before requests were moved, those at a runtime that hangs waited for `runtime.timeout` and got 502.
 #[test]
 fn requests_that_wait_at_a_hanging_runtime_are_completed_by_others() {
     requests_leave_a_runtime_that_begins_to(&Behaviour::Hang);
 }
 
-/// Once `100 Continue` counted as the beginning of a response, and such a runtime was never left.
+/// `100 Continue` once counted as the beginning of a response, so that such requests were never moved.
 #[test]
 fn an_interim_response_does_not_hold_a_request() {
     requests_leave_a_runtime_that_begins_to(&Behaviour::InterimThenHang);
@@ -306,18 +305,18 @@ fn requests_leave_a_runtime_that_begins_to(hang: &Behaviour) {
     let lines = service.log().matches("requests that wait for a runtime are moved").count();
     assert!((1..=3).contains(&lines), "{lines} lines about {asked} requests");
 
-    // It is tried again before long.
+    // The runtime is tried again soon.
     hung.set_behaviour(Behaviour::Echo);
     let before = hung.requests().len();
     let mut number = 100;
-    wait_for("the share of one that responds again", || {
+    wait_for("the share of a runtime that responds again", || {
         number += 1;
         ask(&number).completion();
         (hung.requests().len() >= before + 5).then_some(())
     });
 }
 
-/// Without any completion so far, nothing is known about how long one takes.
+/// Before the first completion, the usual duration is unknown.
 #[test]
 fn requests_leave_a_runtime_that_fails_its_health_checks() {
     let runtimes = [0, 1].map(|_| FakeRuntime::start(Behaviour::Hang));
@@ -350,9 +349,9 @@ fn a_hanging_runtime_is_avoided_long_before_the_timeout() {
     ask(60);
     hung.set_behaviour(Behaviour::Hang);
     while ask(1) == 0 {}
-    // The request was moved, so nothing waits there any more that would tell; and it passes its health checks.
+    // The request was moved, so no waiting request reveals the fault, and the runtime passes its health checks.
     let tried = ask(100);
-    assert!(tried <= 10, "33 of 100 would be its share; it was asked {tried} times");
+    assert!(tried <= 10, "33 of 100 would be its share; it got {tried}");
 }
 
 #[test]
@@ -373,8 +372,8 @@ fn an_unreachable_member_may_join() {
     let service = ADRIATICUM.service_from_file(&urls(&[&runtime])).start();
     let key = service.key();
     service.configure(&format!("runtime.urls = [{:?}, {:?}]\n", runtime.url(), unreachable_url()));
-    let told = service.reload();
-    assert!(told.contains("joins the pool"), "{told}");
+    let log = service.reload();
+    assert!(log.contains("joins the pool"), "{log}");
     for number in 0..30 {
         service.chat(&key, &format!("question {number}")).completion();
     }

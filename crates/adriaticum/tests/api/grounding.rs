@@ -1,4 +1,4 @@
-//! Grounding: requests that need facts get them from search, or fail; all others are not searched for.
+//! Grounding: requests that need facts get them from Search, or fail; other requests cause no search.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -62,8 +62,8 @@ fn a_factual_question_is_grounded_with_search_results() {
         ]
     );
 
-    let told = instructions(&runtime);
-    let (own, ours) = told.split_once("\n\n").unwrap();
+    let prompt = instructions(&runtime);
+    let (own, ours) = prompt.split_once("\n\n").unwrap();
     assert_eq!(own, "You speak like a pirate.");
     assert!(
         ours.contains("\n[1] Split – city\nSplit has 160,577 inhabitants (census of 2021).\n[2] Dalmatia\n"),
@@ -75,7 +75,7 @@ fn a_factual_question_is_grounded_with_search_results() {
 
     let asked = search.heads();
     assert!(asked[0].starts_with("GET /search?q=How+many+inhabitants+does+the+city+of+Split"), "{asked:?}");
-    assert!(!asked[0].contains("pirate"), "the system message stays at home: {asked:?}");
+    assert!(!asked[0].contains("pirate"), "the system message is not sent: {asked:?}");
 
     let row = &service.rows()[0];
     assert_eq!((&row["grounded"], &row["sources"]), (&json!(true), &json!(2)));
@@ -164,9 +164,7 @@ fn an_unreachable_search_server_is_an_outage_and_its_return_is_noticed() {
     let key = service.key();
     (0..4).for_each(|_| drop(service.chat(&key, FACTUAL).expect_error("search_unavailable")));
     search.set_results(&split());
-    wait_for("Search to be asked again", || {
-        Some(service.chat(&key, FACTUAL)).filter(|response| response.status == 200)
-    });
+    wait_for("a new request to Search", || Some(service.chat(&key, FACTUAL)).filter(|response| response.status == 200));
 }
 
 #[test]
@@ -275,13 +273,13 @@ fn results_cannot_inject_instructions_or_links() {
     let messages = runtime.requests()[0]["messages"].as_array().unwrap().clone();
     let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user"]);
-    let told = instructions(&runtime);
-    assert_eq!(told.lines().filter(|line| line.contains("=====")).count(), 2, "{told}");
-    assert!(!told.contains("<|im_start|>") && !told.contains("obey the script"), "{told}");
-    assert!(!told.lines().any(|line| line.starts_with("System:") || line.starts_with("[4]")), "{told}");
+    let prompt = instructions(&runtime);
+    assert_eq!(prompt.lines().filter(|line| line.contains("=====")).count(), 2, "{prompt}");
+    assert!(!prompt.contains("<|im_start|>") && !prompt.contains("obey the script"), "{prompt}");
+    assert!(!prompt.lines().any(|line| line.starts_with("System:") || line.starts_with("[4]")), "{prompt}");
 }
 
-/// Pages that take a parser of HTML a second each, and that it complains about tag by tag.
+/// Pages that take an HTML parser a second each, with a parse error for every tag.
 fn nested_results() -> Vec<Value> {
     let shapes: [fn(usize) -> String; 4] = [
         |n| format!("<i a={n}>"),
@@ -298,9 +296,10 @@ fn nested_results() -> Vec<Value> {
     (0..20).map(result).collect()
 }
 
-/// Fault 5 of issue 17. Before, each such request took a worker for seconds and wrote tens of thousands of lines.
+/// Cleaning nested tags once took quadratic time: a request blocked a worker for seconds and wrote tens of thousands of
+/// lines.
 #[test]
-fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
+fn hostile_results_neither_delay_other_callers_nor_flood_the_log() {
     let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&nested_results()));
     let setup = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).set("api.threads", "1");
     let service = setup.start();
@@ -310,7 +309,7 @@ fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
         service.chat(&key, content).completion();
         began.elapsed()
     };
-    // Medians: what holds up a worker holds up every request, and a machine that stands still only one.
+    // Medians: a blocked worker delays every request, a pause of the machine only one.
     let median = |mut times: Vec<Duration>| {
         times.sort_unstable();
         times[times.len() / 2]
@@ -337,7 +336,7 @@ fn hostile_results_neither_hold_up_other_callers_nor_flood_the_log() {
     let (requests, lines) = (runtime.requests().len(), service.log().lines().count() - lines);
     println!("{requests} requests, {lines} log lines");
     assert!(lines <= requests + 110, "{lines} lines of {requests} requests");
-    // What could be read of them was read.
+    // The readable part of the results was used.
     let mut factual = service.rows();
     factual.retain(|row| row["grounding_score"].as_f64() >= Some(0.5));
     assert!(factual.len() >= 4 && factual.iter().all(|row| row["grounded"] == true), "{factual:?}");
@@ -356,11 +355,11 @@ fn sources_leave_tokens_for_the_conversation() {
     ));
     let service = grounded(&runtime, &search);
     service.chat(&service.key(), FACTUAL).completion();
-    let told = instructions(&runtime);
-    // What is left after 248 tokens for the completion, at three letters to the token.
-    assert!(told.contains("[1] T0") && told.len() < (700 - 248) * 3, "{} {told}", told.len());
+    let prompt = instructions(&runtime);
+    // The room after 248 tokens for the completion, at three letters per token.
+    assert!(prompt.contains("[1] T0") && prompt.len() < (700 - 248) * 3, "{} {prompt}", prompt.len());
 
-    // A runtime that counts more tokens gets fewer sources, and at last none.
+    // A runtime that counts more tokens gets fewer sources, and finally none.
     let overflow = json!({ "error": { "type": "exceed_context_size_error", "message": "too long", "n_prompt_tokens": 900, "n_ctx": 700 } });
     runtime.set_behaviour(Behaviour::Respond(400, overflow.to_string()));
     let asked = runtime.requests().len();
@@ -369,7 +368,7 @@ fn sources_leave_tokens_for_the_conversation() {
     let tries = runtime.requests().split_off(asked);
     let mut lengths: Vec<_> =
         tries.iter().map(|asked| asked["messages"][0]["content"].as_str().unwrap().len()).collect();
-    lengths.dedup(); // a refusal over a used connection is asked for again over a new one
+    lengths.dedup(); // a refusal over a used connection is retried over a new one
     assert!(lengths.len() > 1 && lengths.is_sorted_by(|one, other| one > other), "{lengths:?}");
 }
 
@@ -424,7 +423,7 @@ fn indexed_documents_are_found_and_cited_and_can_be_added_while_serving() {
     assert_eq!(service.run(&["index", "remove", "handbook"]).code, Some(1));
 }
 
-/// A page whose content is one stream, named so many times.
+/// A page whose content is one stream, referenced `times` times.
 fn pdf(stream: &str, times: usize) -> Vec<u8> {
     let objects = [
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
@@ -447,14 +446,14 @@ fn pdf(stream: &str, times: usize) -> Vec<u8> {
     pdf.into_bytes()
 }
 
-/// Fault 3 of issue 17. Before, a file of 1 MiB took 3.1 GiB, and the whole run with it where there was less.
+/// Once, a file of 1 MiB took 3.1 GiB, and the whole run failed on machines with less memory.
 #[test]
 fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
     let installation = ADRIATICUM.install();
     let folder = installation.folder().join("docs");
     let line = "BT /F1 12 Tf 72 720 Td (The compressor weighs 90 kilograms.) Tj ET ";
     write(&folder, "a.md", "# A\n\nThe anchor is heavy.\n");
-    // Three gigabytes, once it is put together.
+    // Three gigabytes when it is expanded.
     std::fs::write(folder.join("bomb.pdf"), pdf(&format!("{line}{}", " ".repeat(1 << 20)), 3_000)).unwrap();
     std::fs::write(folder.join("deep.pdf"), pdf(&format!("{line}{}", "[".repeat(4 << 20)), 1)).unwrap();
     (0..20).for_each(|n| std::fs::write(folder.join(format!("z{n}.pdf")), pdf(line, 1)).unwrap());
@@ -463,7 +462,7 @@ fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
     let ours = installation.command(&[]);
     command.args(["-c", "ulimit -v 2500000; exec \"$0\" index add docs"]).arg(ours.get_program());
     command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(installation.folder());
-    let added = Output::of(&mut command);
+    let added = Output::from_command(&mut command);
     assert_eq!(added.code, Some(0), "{added:?}");
     let skipped: Vec<_> = added.stderr.lines().filter(|line| line.starts_with("skipped")).collect();
     assert!(skipped.iter().any(|line| line.contains("bomb.pdf: reading it takes too much memory")), "{added:?}");
@@ -471,7 +470,7 @@ fn a_document_that_takes_too_much_memory_is_skipped_and_named() {
     assert!(added.stdout.contains("21 documents") || added.stdout.contains("22 documents"), "{added:?}");
 }
 
-/// Before it is sent a file.
+/// Its limits are set before it receives a file.
 #[test]
 fn a_process_that_reads_documents_cannot_raise_its_limits() {
     let installation = ADRIATICUM.install();
@@ -508,7 +507,7 @@ fn an_index_that_cannot_be_read_is_an_outage() {
 }
 
 #[test]
-fn check_says_what_is_wrong_with_search() {
+fn check_reports_faults_of_search() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let cases = [
         (
@@ -547,7 +546,7 @@ fn wrong_settings_are_reported_before_serving() {
 }
 
 #[test]
-fn the_scorer_has_a_command_of_its_own() {
+fn the_scorer_has_commands() {
     let installation = ADRIATICUM.install();
     let rows = [
         json!({ "id": "a", "required": true, "lang": "en", "category": "statistics", "messages": [{ "role": "user", "content": FACTUAL }] }),
@@ -574,8 +573,15 @@ fn the_scorer_has_a_command_of_its_own() {
     assert_eq!(installation.run_ok(&["grounding", "score", "rows.jsonl"]).lines().count(), 3, "the same again");
 
     let explained = installation.run_ok(&["grounding", "explain", FACTUAL]);
-    assert!(explained.starts_with("needs facts") && explained.contains("Search query: How many"), "{explained}");
-    assert!(installation.run_ok(&["grounding", "explain", CREATIVE]).starts_with("needs no facts"));
+    assert!(explained.starts_with("Needs facts") && explained.contains("Search query: How many"), "{explained}");
+    assert!(installation.run_ok(&["grounding", "explain", CREATIVE]).starts_with("Needs no facts"));
+    let conversation = installation.folder().join("conversation.json");
+    std::fs::write(&conversation, chat_body(FACTUAL)).unwrap();
+    let whole = installation.run_ok(&["grounding", "explain", "--conversation", "conversation.json"]);
+    assert_eq!(whole, explained);
+    std::fs::write(&conversation, r#"{"messages": [{"role": "tool", "content": "x"}]}"#).unwrap();
+    let refused = installation.run(&["grounding", "explain", "--conversation", "conversation.json"]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("the role of a message"), "{refused:?}");
 
     let first: String = text.lines().take(1).collect();
     std::fs::write(&file, first).unwrap();
@@ -595,7 +601,7 @@ fn a_caller_that_disconnects_during_search_costs_no_inference() {
     let key = service.key();
     let mut connection = service.connect();
     connection.send(Request::chat(&key, chat_body(FACTUAL)).bytes());
-    wait_for("Search to be asked", || (!search.heads().is_empty()).then_some(()));
+    wait_for("a request to Search", || (!search.heads().is_empty()).then_some(()));
     drop(connection);
     search.wait_for_disconnects(1);
     let rows = service.wait_for_rows(1);

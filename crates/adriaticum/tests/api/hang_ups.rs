@@ -1,13 +1,13 @@
-//! Callers that hang up, everywhere: pages, forms, completions and the playground's requests are cut off at random
-//! times from the first byte to the last, on both databases. The network to PostgreSQL is slow here, so that there is a
-//! time for each place where a request waits. Afterwards nothing is left of them: no transaction, no lock and no place
-//! in its queue, no permit, no lease; no runtime is blamed; every row is there once; and the next caller is served at
-//! once. `TEST_HANG_UPS` is how many requests are cut off, if not the usual number.
+//! Callers that hang up at any point: pages, forms, completions and the playground's requests are cut off at random times
+//! from the first byte to the last, on both databases. The network to PostgreSQL is slow here, so that each wait takes
+//! some time. Afterwards nothing is left of them: no transaction, no lock and no place in its queue, no permit, no lease.
+//! No runtime is blamed, every row is there once, and the next caller is served immediately. `TEST_HANG_UPS` sets the
+//! number of requests that are cut off.
 //!
-//! Found: a hang-up during `BEGIN` gave an open transaction back to the pool, with the lock that all changes take;
-//! others got 503, and a revocation took as long as the database's timeout. After that was mended: changes whose
-//! callers were gone still waited for that lock, one connection each, before those whose callers were not (8 of 12
-//! after ten seconds).
+//! Faults that were found: a hang-up during `BEGIN` returned an open transaction to the pool, with the lock that all
+//! changes take; others got 503, and a revocation took as long as the database's timeout. After that was fixed, changes
+//! of callers that had gone still waited for that lock, with one connection each, ahead of changes of waiting callers
+//! (8 of 12 after ten seconds).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,21 +23,21 @@ use testbed::{
 
 use crate::ADRIATICUM;
 
-/// Much longer than anything that is "at once" here: whoever has to wait for it is found out.
+/// Much longer than `PROMPTLY`, so that a test that waits for it fails.
 const DATABASE_TIMEOUT: &str = "40s";
 /// How long the next caller may wait on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(10);
-/// Of what PostgreSQL sends.
+const PROMPTLY: Duration = Duration::from_secs(10);
+/// Added to everything that PostgreSQL sends.
 const NETWORK_DELAY: Duration = Duration::from_millis(3);
 /// The pool's limit, and the connections for keys and ledger.
 const CONNECTIONS: usize = 3;
 const OTHER_CONNECTIONS: usize = 2;
-/// Callers at the same time.
+/// Concurrent callers.
 const CALLERS: usize = 3;
 const DEFAULT_HANG_UPS: usize = 450;
 const PASSWORD: &str = "a few good words";
 
-/// A service, and somebody who is signed in to its console.
+/// A service, and a person who is signed in to its console.
 struct World {
     service: Service,
     key: String,
@@ -110,39 +110,40 @@ impl World {
         keys[0]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Everything that is asked for, where, and what a caller who waits for it gets.
+    /// Every kind of request, its address, and the status for a caller that waits.
     fn requests(&self) -> Vec<(SocketAddr, Request, u16)> {
         let id = self.key_id();
         let pages =
             ["/", "/keys", &format!("/keys/{id}"), "/usage", "/usage.csv", "/requests", "/requests.csv", "/team"];
         let pages = pages.into_iter().chain(["/audit", "/account"]);
         let mut all: Vec<_> = pages.map(|page| (self.console, self.request("GET", page, ""), 200)).collect();
-        all.push((self.console, self.form("/keys", "name=new&completions=yes&life="), 200));
+        all.push((self.console, self.form("/keys", "name=new&completions=yes&lifetime="), 200));
         all.push((self.console, self.form(&format!("/keys/{id}/rename"), "name=renamed"), 303));
         all.push((self.console, self.form("/account/name", "name=Ada"), 303));
-        all.push((self.console, self.form("/team/invitations", "note=Bob&role=developer&life=7d"), 200));
+        all.push((self.console, self.form("/team/invitations", "note=Bob&role=developer&lifetime=7d"), 200));
         let body = chat_body("Hello!");
         let playground = self.request("POST", "/playground", &body).header("x-form-token", &self.token);
         all.push((self.console, playground, 200));
         let completion = Request::chat(&self.key, body);
-        // Twice whole and once in pieces, because there are so many pages.
+        // Three completions, one of them chunked, because there are many pages.
         for request in [completion.clone(), completion.clone(), completion.chunked(7)] {
             all.push((self.service.address(), request, 200));
         }
         all
     }
 
-    /// What a caller gets who changes something, and how soon.
+    /// The next caller reads and changes something without waiting.
     fn serve_the_next_caller(&self, after: &str) {
         let began = Instant::now();
         for (request, status) in
             [(self.request("GET", "/keys", ""), 200), (self.form("/account/name", "name=Ada"), 303)]
         {
-            let response = Connection::connect(self.console).with_timeout(AT_ONCE).send(request.bytes()).try_response();
+            let response =
+                Connection::connect(self.console).with_timeout(PROMPTLY).send(request.bytes()).try_response();
             let status_got = response.map(|response| response.status);
             assert_eq!(status_got, Some(status), "after {after}, {:?} later: {request:?}", began.elapsed());
         }
-        assert!(began.elapsed() < AT_ONCE, "after {after} the next caller waited for {:?}", began.elapsed());
+        assert!(began.elapsed() < PROMPTLY, "after {after} the next caller waited for {:?}", began.elapsed());
         self.service.chat(&self.key, "Hello!").completion();
     }
 
@@ -152,7 +153,7 @@ impl World {
         lines.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
     }
 
-    /// Waits until nothing is in flight any more; fails if rows and sums disagree.
+    /// Waits until nothing is in flight; fails if rows and sums disagree.
     fn assert_nothing_is_left(&self) {
         let gauges =
             ["adriaticum_requests_in_flight", "adriaticum_runtime_requests_in_flight{", "adriaticum_ledger_queue_rows"];
@@ -177,10 +178,10 @@ impl World {
         }
         let completed = rows.iter().filter(|row| row["status"] == 200).count();
         let counted = figures[r#"adriaticum_requests_total{status="200"}"#];
-        assert_eq!(counted, completed as f64, "what was counted and what was recorded");
+        assert_eq!(counted, completed as f64, "counted and recorded requests");
     }
 
-    /// Who hangs up says nothing about a runtime.
+    /// A hang-up is not a failure of the runtime.
     fn assert_no_runtime_is_blamed(&self) {
         for (name, value) in self.figures() {
             let of = |metric: &str| name.starts_with(&format!("adriaticum_runtime_{metric}{{"));
@@ -191,10 +192,10 @@ impl World {
     }
 }
 
-/// Cuts requests off at random times, by several callers at once.
+/// Cuts requests off at random times, by concurrent callers.
 fn hang_up(world: &World, rng: &mut Rng, count: usize) {
     let requests = world.requests();
-    // How long each takes, undisturbed. That also asks for everything once.
+    // The undisturbed duration of each request. This also sends each one once.
     let times: Vec<_> = requests
         .iter()
         .map(|(address, request, status)| {
@@ -212,7 +213,7 @@ fn hang_up(world: &World, rng: &mut Rng, count: usize) {
             let (address, request, _) = &requests[chosen];
             let bytes = request.bytes();
             let mut caller = Connection::connect(*address);
-            // Some hang up before they have said everything.
+            // Some hang up before the request is complete.
             let part = if rng.u8(..8) == 0 { rng.usize(..bytes.len()) } else { bytes.len() };
             caller.send_while_open(&bytes[..part]);
             thread::sleep(times[chosen].mul_f64(rng.f64() * 1.1));
@@ -230,7 +231,7 @@ fn hang_ups() -> usize {
 }
 
 #[test]
-fn callers_who_hang_up_anywhere_leave_nothing_behind_on_sqlite() {
+fn callers_that_hang_up_anywhere_leave_nothing_behind_on_sqlite() {
     let world = World::new(ServiceBuilder::on_sqlite);
     hang_up(&world, &mut seeded_rng(), hang_ups());
     world.serve_the_next_caller("hang-ups");
@@ -239,9 +240,9 @@ fn callers_who_hang_up_anywhere_leave_nothing_behind_on_sqlite() {
 }
 
 #[test]
-fn callers_who_hang_up_anywhere_leave_nothing_behind_on_postgres() {
+fn callers_that_hang_up_anywhere_leave_nothing_behind_on_postgres() {
     let database = Database::new();
-    let world = World::new(|service| database.of(service));
+    let world = World::new(|service| database.configure(service));
     let mut rng = seeded_rng();
     for part in 1..=3 {
         database.network.set_delay(NETWORK_DELAY);
@@ -256,7 +257,7 @@ fn callers_who_hang_up_anywhere_leave_nothing_behind_on_postgres() {
 
 /// One of two runtimes drops its requests, so that half of them are retried, until its breaker opens.
 #[test]
-fn callers_who_hang_up_during_a_retry_leave_nothing_behind() {
+fn callers_that_hang_up_during_a_retry_leave_nothing_behind() {
     let slow = Behaviour::EchoAfter(Duration::from_millis(5));
     let world = World::with([Behaviour::Close, slow], ServiceBuilder::on_sqlite);
     hang_up(&world, &mut seeded_rng(), hang_ups() / 3);
@@ -265,7 +266,7 @@ fn callers_who_hang_up_during_a_retry_leave_nothing_behind() {
     let before = heard();
     world.runtimes[0].set_behaviour(Behaviour::Echo);
     let mut number = 0;
-    wait_for("a runtime that is asked again", || {
+    wait_for("a new request to the runtime", || {
         number += 1; // each conversation has a runtime that it prefers
         world.service.chat(&world.key, &format!("{number} bottles")).completion();
         (heard() > before).then_some(())
@@ -274,9 +275,9 @@ fn callers_who_hang_up_during_a_retry_leave_nothing_behind() {
 
 /// Another replica may hold the lock of all changes, because it is slow or frozen.
 #[test]
-fn callers_who_give_up_waiting_for_another_replica_are_out_of_everybodys_way() {
+fn callers_that_give_up_waiting_for_another_replica_do_not_delay_others() {
     let database = Database::new();
-    let world = World::new(|service| database.of(service));
+    let world = World::new(|service| database.configure(service));
     let mut holder = Cluster::shared().session(&format!("{}?application_name=holder", database.url));
     holder.run("BEGIN; SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)");
     let rename = world.form("/account/name", "name=Ada");
@@ -287,27 +288,27 @@ fn callers_who_give_up_waiting_for_another_replica_are_out_of_everybodys_way() {
         drop(caller);
     }
     let page = Connection::connect(world.console)
-        .with_timeout(AT_ONCE)
+        .with_timeout(PROMPTLY)
         .send(world.request("GET", "/keys", "").bytes())
         .response();
-    assert_eq!(page.status, 200, "who only reads needs no lock");
-    database.assert_nothing_is_left("12 callers who gave up");
+    assert_eq!(page.status, 200, "reading needs no lock");
+    database.assert_nothing_is_left("12 callers that gave up");
     let open = database.count("true") - 1; // the holder
     assert!(open <= CONNECTIONS + OTHER_CONNECTIONS, "{open} connections");
     holder.run("ROLLBACK");
-    world.serve_the_next_caller("12 callers who gave up");
+    world.serve_the_next_caller("12 callers that gave up");
     let (began, id) = (Instant::now(), world.key_id());
     let revoked = world.fetch(&world.form(&format!("/keys/{id}/revoke"), ""));
     assert_eq!(revoked.status, 303, "{revoked:?}");
-    assert!(began.elapsed() < AT_ONCE, "a revocation took {:?}", began.elapsed());
+    assert!(began.elapsed() < PROMPTLY, "a revocation took {:?}", began.elapsed());
     world.service.chat(&world.key, "Hello!").expect_error("invalid_api_key");
 }
 
-/// A replica that is gone without a word cannot hang up. The server finds out that nobody waits for a lock any more.
+/// A killed replica cannot hang up. The server detects that no client waits for the lock.
 #[test]
-fn what_a_killed_replica_waited_for_ends_by_itself() {
+fn a_lock_wait_of_a_killed_replica_ends() {
     let database = Database::new();
-    let mut world = World::new(|service| database.of(service));
+    let mut world = World::new(|service| database.configure(service));
     let mut holder = Cluster::shared().session(&format!("{}?application_name=holder", database.url));
     holder.run("BEGIN; SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)");
     let mut caller = Connection::connect(world.console);
@@ -322,7 +323,7 @@ fn what_a_killed_replica_waited_for_ends_by_itself() {
 #[test]
 fn a_frozen_replica_does_not_keep_the_lock_of_all_changes() {
     let database = Database::new();
-    let world = World::new(|service| database.of(service).set("database_timeout", "3s"));
+    let world = World::new(|service| database.configure(service).set("database_timeout", "3s"));
     let other = ADRIATICUM.service().set("database_url", &database.url).start();
     database.network.set_delay(Duration::from_millis(500));
     let mut caller = Connection::connect(world.console);
@@ -348,7 +349,7 @@ impl Database {
         Self { url: cluster.create_database(), network: SlowNetwork::to(cluster.address()) }
     }
 
-    fn of(&self, service: ServiceBuilder) -> ServiceBuilder {
+    fn configure(&self, service: ServiceBuilder) -> ServiceBuilder {
         let url = self.url.replace(&Cluster::shared().address().to_string(), &self.network.address().to_string());
         service
             .set("database_url", &url)
@@ -356,11 +357,11 @@ impl Database {
             .set("database_timeout", DATABASE_TIMEOUT)
     }
 
-    fn count(&self, of: &str) -> usize {
+    fn count(&self, condition: &str) -> usize {
         let name = self.url.rsplit_once('/').unwrap().1;
         let count = format!(
             "SELECT count(*) FROM pg_stat_activity
-             WHERE datname = '{name}' AND backend_type = 'client backend' AND {of}"
+             WHERE datname = '{name}' AND backend_type = 'client backend' AND {condition}"
         );
         Cluster::shared().sql("postgres", &count).parse().unwrap()
     }
@@ -376,8 +377,8 @@ impl Database {
                 return;
             }
             assert!(
-                began.elapsed() < AT_ONCE,
-                "{:?} after {after}, {left} connections still work or hold locks for somebody who is gone",
+                began.elapsed() < PROMPTLY,
+                "{:?} after {after}, {left} connections still work or hold locks for a caller that has gone",
                 began.elapsed()
             );
             thread::sleep(Duration::from_millis(50));

@@ -27,7 +27,7 @@ fn a_rotated_key_has_a_new_secret_and_the_old_one_works_until_the_overlap_ends()
     service.chat(&new, "hello").completion();
     assert!(listed(&service, &id)["previous_until"].is_string());
 
-    // Once more: only the secret before the newest one works, and with no overlap not even that.
+    // Rotated again: at most the previous secret works, and without an overlap not even that one.
     let newest = service.run_ok(&["keys", "rotate", &id, "--overlap", "0s"]).trim().to_owned();
     service.chat(&old, "hello").expect_error("invalid_api_key");
     service.chat(&new, "hello").expect_error("invalid_api_key");
@@ -47,7 +47,7 @@ fn a_rotated_key_has_a_new_secret_and_the_old_one_works_until_the_overlap_ends()
 #[test]
 fn the_overlap_of_a_rotation_can_be_ended_early() {
     let (service, _runtime) = service();
-    let (bob, token) = Visitor::of(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
     let old = service.key();
     let id = old[6..18].to_owned();
     let refused = service.run(&["keys", "end-overlap", &id]);
@@ -72,7 +72,7 @@ fn the_overlap_of_a_rotation_can_be_ended_early() {
 #[test]
 fn only_an_administrator_lifts_what_an_administrator_has_restricted() {
     let (service, _runtime) = service();
-    let (bob, token) = Visitor::of(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
     let key = service.key();
     let id = &key[6..18];
     service.run_ok(&["keys", "set", id, "--owner", "bob@example.com"]);
@@ -82,7 +82,7 @@ fn only_an_administrator_lifts_what_an_administrator_has_restricted() {
         let form = format!("token={token}&expires={expires}&note=&project={completions}");
         bob.send("POST", &format!("{path}/settings"), &form).status
     };
-    // What the owner sets the owner lifts.
+    // The owner can lift the owner's restrictions.
     assert_eq!(save("2031-01-31", false), 303);
     service.chat(&key, "hello").expect_error("insufficient_permission");
     assert_eq!(save("", true), 303);
@@ -110,11 +110,11 @@ fn only_an_administrator_lifts_what_an_administrator_has_restricted() {
 }
 
 #[test]
-fn a_person_has_at_most_so_many_active_keys() {
+fn the_number_of_active_keys_of_a_person_is_limited() {
     let service = ADRIATICUM.service().set("console.keys_per_person", "2").start();
-    let (bob, token) = Visitor::of(&service).join(&service, "Bob", "developer").with_form("/keys");
-    let create = || bob.send("POST", "/keys", &format!("token={token}&name=more&completions=yes&life=never"));
-    // All at once, for the check is made where the key is created.
+    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let create = || bob.send("POST", "/keys", &format!("token={token}&name=more&completions=yes&lifetime=never"));
+    // Concurrently, because the check is part of the creation.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let tabs: Vec<_> = (0..8).map(|_| scope.spawn(|| create().status)).collect();
         tabs.into_iter().map(|tab| tab.join().unwrap()).collect()
@@ -133,7 +133,7 @@ fn a_person_has_at_most_so_many_active_keys() {
 }
 
 #[test]
-fn expiry_permission_and_note_can_be_changed_and_hold_at_once() {
+fn expiry_permission_and_note_can_be_changed_and_apply_immediately() {
     let (service, _runtime) = service();
     let key = service.key_with("bot", &["--without-completions"]);
     let id = &key[6..18];
@@ -150,7 +150,7 @@ fn expiry_permission_and_note_can_be_changed_and_hold_at_once() {
         (&["aaaaaaaaaaaa", "--note", "x"][..], "there is no key aaaaaaaaaaaa"),
         (&[id, "--owner", "nobody@example.org"], "there is no account nobody@example.org"),
         (&[id, "--expires", "soon"], "it must be a duration"),
-        (&[id, "--completions", "maybe"], "it is on or off"),
+        (&[id, "--completions", "maybe"], "it must be on or off"),
     ] {
         let output = service.run(&[&["keys", "set"], arguments].concat());
         assert!(output.code != Some(0) && output.stderr.contains(says), "{arguments:?}: {}", output.stderr);

@@ -12,7 +12,7 @@ const FIGURES: [&str; 3] = ["prompt_tokens", "completion_tokens", "total_tokens"
 /// A request's id and its expected row: status, code, and the three token counts.
 type Expected = (String, Value);
 
-/// Sends one request of every kind; the rows to expect.
+/// Sends one request of every kind; returns the expected rows.
 fn one_of_each(runtime: &FakeRuntime, service: &Service, keys: &[String; 2]) -> Vec<Expected> {
     let measured = json!({ "prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42 });
     let partly = json!({ "prompt_tokens": 5 });
@@ -185,7 +185,7 @@ fn old_rows_are_pruned_and_their_totals_stay() {
     service.chat(&key, "hello").completion();
 }
 
-/// Requests, then each token count's sum and how many requests measured it.
+/// Requests, then the sum of each token count and the number of requests that measured it.
 type Figures = Vec<Value>;
 
 fn figures(sum: &Value) -> Figures {

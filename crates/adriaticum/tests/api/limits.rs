@@ -1,4 +1,5 @@
-//! Part 8, limits: each at the limit and one beyond. A character is a Unicode scalar value, a KB is 1,024 bytes.
+//! Part 8 of the specification, limits: each at the limit and one beyond. A character is a Unicode scalar value, a KB is
+//! 1,024 bytes.
 
 use serde_json::json;
 use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};
@@ -43,7 +44,7 @@ impl Fixture {
     }
 }
 
-/// It is a 400 whose message contains all of this.
+/// Fails unless it is a 400 whose message contains every part of `says`.
 fn assert_says(outcome: Result<(), String>, says: &[&str]) {
     let message = outcome.expect_err("beyond the bound");
     assert!(message.starts_with("invalid_request "), "{message}");
@@ -100,7 +101,7 @@ fn one_to_twenty_messages() {
 }
 
 #[test]
-fn ten_thousand_characters_in_a_message_whatever_their_bytes() {
+fn ten_thousand_characters_in_a_message_of_any_size_in_bytes() {
     let fixture = Fixture::new();
     // Characters of one to four bytes, and letters of two scalar values, which count as two.
     for character in ["a", "é", "語", "🦀", "e\u{301}"] {

@@ -1,4 +1,4 @@
-//! What operators read is true: `check`, the log, and the timings of a request wherever they are shown.
+//! Output for operators: `check`, the log, and the same timings of a request in every place.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -69,7 +69,7 @@ fn a_model_that_cannot_be_loaded_is_named_with_its_fault() {
 }
 
 #[test]
-fn all_wrong_settings_are_listed_at_once() {
+fn all_wrong_settings_are_listed_together() {
     let installation = ADRIATICUM.install();
     installation.configure("grunding = \"off\"\n[api]\nmax_requests = 0\ndrain = \"soon\"\n");
     for command in ["check", "serve", "config"] {
@@ -90,13 +90,13 @@ fn a_log_is_json_from_the_first_line_to_the_last() {
     let mut installation = ADRIATICUM.install();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     installation.set("api.listen", &taken.local_addr().unwrap().to_string());
-    let output = Output::of(installation.command(&["serve"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
+    let output = Output::from_command(installation.command(&["serve"]).env("ADRIATICUM_API_LISTN", "127.0.0.1:1"));
     assert!(output.stderr.contains("ADRIATICUM_API_LISTN") && output.stderr.contains("api.listen"), "{output:?}");
     assert_json_lines(&output.stderr);
 }
 
 #[test]
-fn check_tells_its_own_service_from_another_and_leaves_no_request() {
+fn check_distinguishes_its_own_service_from_another_and_sends_no_request() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let mut other = ADRIATICUM.install();
@@ -109,7 +109,7 @@ fn check_tells_its_own_service_from_another_and_leaves_no_request() {
     let check = [&set[0], &set[1], &set[2], "check"];
     let own = service.run(&check);
     assert_eq!(own.code, Some(0), "{own:?}");
-    assert_eq!(own.stdout.matches("this installation is being served").count(), 3, "{own:?}");
+    assert_eq!(own.stdout.matches("in use by a running service").count(), 3, "{own:?}");
     let others = other.run(&check);
     assert_eq!(others.code, Some(1), "{others:?}");
     for setting in ["api.listen", "console.listen", "ops.listen"] {
@@ -129,7 +129,7 @@ fn check_tells_its_own_service_from_another_and_leaves_no_request() {
 fn run_without_override(installation: &testbed::Installation, arguments: &[&str]) -> Output {
     let command = installation.command(arguments);
     if !rustix::process::geteuid().is_root() {
-        return Output::of(&mut { command });
+        return Output::from_command(&mut { command });
     }
     let mut confined = Command::new("setpriv");
     confined.arg("--bounding-set=-dac_override").arg(command.get_program()).args(command.get_args());
@@ -139,7 +139,7 @@ fn run_without_override(installation: &testbed::Installation, arguments: &[&str]
             None => confined.env_remove(name),
         };
     }
-    Output::of(confined.current_dir(installation.folder()))
+    Output::from_command(confined.current_dir(installation.folder()))
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn a_data_folder_without_permission_is_named_with_its_error() {
 }
 
 #[test]
-fn a_request_has_the_same_timings_wherever_it_is_shown() {
+fn a_request_has_the_same_timings_in_every_output() {
     let (runtime, collector) = (FakeRuntime::start(Behaviour::Echo), Collector::new());
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &collector.url()).start();
     let key = service.key();
     let ids: Vec<_> = (0..5).map(|_| service.chat(&key, "hello").completion().id).collect();
     service.send(&Request::chat(&key, "{}")).expect_error("invalid_request");
-    // When a commit was durable is written by the next one, or within a second.
+    // The time at which a commit was durable is written by the next commit, or within a second.
     let rows = ADRIATICUM.wait_for("times of all commits", || {
         let rows = service.rows();
         (rows.len() == 6 && rows.iter().all(|row| !row["persist_us"].is_null())).then_some(rows)

@@ -41,16 +41,16 @@ fn a_service_that_can_serve_is_alive_and_ready() {
 
 #[test]
 fn readiness_says_what_prevents_serving() {
-    let nobody = unreachable_url();
-    for (setting, value, reason) in [("runtime.urls", nobody.as_str(), "answers"), ("model", "none", "no runtime")] {
+    let closed = unreachable_url();
+    for (setting, value, reason) in [("runtime.urls", closed.as_str(), "answers"), ("model", "none", "no runtime")] {
         let service = ADRIATICUM.service().set(setting, value).start();
-        let says = |told: &Value| told["parts"]["runtime"]["reason"].as_str().is_some_and(|told| told.contains(reason));
-        let (status, told) =
-            wait_for("the first look at the runtime", || Some(ready(&service)).filter(|(_, told)| says(told)));
-        let runtime = &told["parts"]["runtime"];
-        assert_eq!((status, &told["ready"], &runtime["ok"]), (503, &json!(false), &json!(false)));
-        assert_eq!(told["parts"]["ledger"], json!({ "ok": true }));
-        assert_eq!(told["parts"].get("search"), None, "none is configured");
+        let says = |body: &Value| body["parts"]["runtime"]["reason"].as_str().is_some_and(|body| body.contains(reason));
+        let (status, body) =
+            wait_for("the first probe of the runtime", || Some(ready(&service)).filter(|(_, body)| says(body)));
+        let runtime = &body["parts"]["runtime"];
+        assert_eq!((status, &body["ready"], &runtime["ok"]), (503, &json!(false), &json!(false)));
+        assert_eq!(body["parts"]["ledger"], json!({ "ok": true }));
+        assert_eq!(body["parts"].get("search"), None, "none is configured");
         assert_eq!(service.get_ops("/healthz").0, 200);
     }
 }
@@ -80,7 +80,7 @@ fn readiness_follows_the_runtime() {
     wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
 }
 
-/// A suspended runtime accepts connections and says nothing. It was called ready for a minute, and now and then after.
+/// A suspended runtime accepts connections and sends nothing. It was once reported ready for a minute, and at times after.
 #[test]
 fn a_runtime_that_hangs_is_noticed_within_seconds() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
@@ -90,12 +90,12 @@ fn a_runtime_that_hangs_is_noticed_within_seconds() {
     runtime.set_behaviour(Behaviour::Hang);
     runtime.set_health_behaviour(Behaviour::Hang);
     wait_for("trouble", || (ready(&service).0 == 503).then_some(()));
-    // Not even while its breaker would let a request try.
+    // Also while its breaker would let a request try.
     let checks = || runtime.heads().iter().filter(|head| head.starts_with("GET ")).count();
     let before = checks();
     wait_for("more checks", || {
-        let (status, told) = ready(&service);
-        assert_eq!((status, told["parts"]["runtime"]["ok"].as_bool()), (503, Some(false)), "{told}");
+        let (status, body) = ready(&service);
+        assert_eq!((status, body["parts"]["runtime"]["ok"].as_bool()), (503, Some(false)), "{body}");
         (checks() >= before + 2).then_some(())
     });
     runtime.set_behaviour(Behaviour::Echo);
@@ -107,26 +107,26 @@ fn a_runtime_that_hangs_is_noticed_within_seconds() {
 fn a_runtime_that_is_reachable_but_completes_nothing_is_not_ready() {
     let runtime = FakeRuntime::start(Behaviour::Respond(500, "{}".into()));
     let service = ADRIATICUM.service_with(&[&runtime]).start();
-    let (status, told) = wait_for("the answer of the runtime", || {
-        let (status, told) = ready(&service);
-        let reason = told["parts"]["runtime"]["reason"].as_str()?.to_owned();
+    let (status, body) = wait_for("the answer of the runtime", || {
+        let (status, body) = ready(&service);
+        let reason = body["parts"]["runtime"]["reason"].as_str()?.to_owned();
         (!reason.contains("yet")).then_some((status, reason))
     });
     assert_eq!(status, 503);
-    assert!(told.contains("completes anything"), "{told}");
+    assert!(body.contains("No runtime completes requests"), "{body}");
     for _ in 0..5 {
         assert_eq!(ready(&service).0, 503);
     }
-    assert_eq!(runtime.requests().len(), 1, "however often one looks");
+    assert_eq!(runtime.requests().len(), 1, "for any number of checks");
     assert_eq!(figure(&service, "adriaticum_ready"), Some(0.0));
 
     runtime.set_behaviour(Behaviour::Echo);
     wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
     let asked = runtime.requests();
-    assert_eq!((asked.len(), &asked[1]["max_tokens"]), (2, &json!(1)), "the cheapest question that there is");
+    assert_eq!((asked.len(), &asked[1]["max_tokens"]), (2, &json!(1)), "the cheapest possible request");
     assert_eq!(figure(&service, "adriaticum_ready"), Some(1.0));
     assert_eq!(figure(&service, "adriaticum_requests_total{status=\"200\"}"), Some(0.0));
-    assert!(service.rows().is_empty(), "nobody's request is nobody's usage");
+    assert!(service.rows().is_empty(), "probes are not recorded");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_runtime_that_serves_requests_is_not_probed() {
 }
 
 #[test]
-fn readiness_needs_search_where_everything_is_grounded() {
+fn readiness_needs_search_if_everything_is_grounded() {
     let (runtime, search) =
         (FakeRuntime::start(Behaviour::Echo), FakeSearch::start(Behaviour::Respond(500, "{}".into())));
     let url = search.url();
@@ -147,8 +147,8 @@ fn readiness_needs_search_where_everything_is_grounded() {
     let key = service.key();
     wait_for("trouble", || {
         service.chat(&key, "hello").expect_error("search_unavailable");
-        let (status, told) = ready(&service);
-        (status == 503 && told["parts"]["search"]["ok"] == false).then_some(())
+        let (status, body) = ready(&service);
+        (status == 503 && body["parts"]["search"]["ok"] == false).then_some(())
     });
     search.set_results(&[]);
     wait_for("recovery, which takes no request", || (ready(&service).0 == 200).then_some(()));
@@ -183,8 +183,8 @@ fn metrics_cover_the_service_and_each_runtime() {
     assert_eq!(of("adriaticum_runtime_requests_completed_total", &url), Some(1.0));
     assert_eq!(of("adriaticum_runtime_share", &url), Some(1.0));
     assert!(of("adriaticum_runtime_request_seconds", &url).is_some_and(|time| time > 0.0));
-    assert_eq!(of("adriaticum_runtime_request_seconds", &other), None, "nothing is known of it");
-    let failed = format!("adriaticum_runtime_requests_failed_total{{runtime=\"{url}\",why=\"status\"}}");
+    assert_eq!(of("adriaticum_runtime_request_seconds", &other), None, "it has completed no request");
+    let failed = format!("adriaticum_runtime_requests_failed_total{{runtime=\"{url}\",reason=\"status\"}}");
     assert_eq!(figure(&service, &failed), Some(0.0));
 
     // Every metric has a help text.
@@ -234,7 +234,7 @@ fn the_ops_listener_needs_its_own_address() {
         installation.set(other, "127.0.0.1:18098");
         installation.set("ops.listen", "127.0.0.1:18098");
         let output = installation.run(&["serve"]);
-        assert!(output.code == Some(1) && output.stderr.contains("address of their own"), "{output:?}");
+        assert!(output.code == Some(1) && output.stderr.contains("need another address"), "{output:?}");
     }
 }
 
@@ -270,9 +270,9 @@ fn many_probes_do_not_disturb_callers() {
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
-/// Two addresses that fill the listener with connections without a request made liveness 503 for a third.
+/// Once, two addresses that filled the listener with connections without a request caused 503 for a third.
 #[test]
-fn a_liveness_probe_gets_in_whatever_others_hold_or_open() {
+fn a_liveness_probe_succeeds_despite_the_connections_of_others() {
     let service = ADRIATICUM.service().start();
     let address = service.ops_address();
     let healthz = Request::chat("", "").without("Authorization").method("GET").target("/healthz").bytes();

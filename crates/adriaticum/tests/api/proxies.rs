@@ -1,4 +1,4 @@
-//! Behind proxies: which address a request is from, and which proxies are trusted to say so.
+//! Proxies: the client address of a request, and the proxies that are trusted to report it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,13 +10,13 @@ use crate::visitor::Visitor;
 const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// The account page, which lists sessions with their addresses, of somebody who joined from that address.
+/// The account page of a person who joined from that address; it lists sessions with their addresses.
 fn account_page(service: &Service, peer: IpAddr, forwarded_for: &str) -> String {
-    Visitor::of(service).from(peer).forwarded_for(forwarded_for).join(service, "Ada", "developer").page("/account")
+    Visitor::at(service).from(peer).forwarded_for(forwarded_for).join(service, "Ada", "developer").page("/account")
 }
 
 #[test]
-fn a_trusted_proxy_says_who_the_visitor_is() {
+fn a_trusted_proxy_reports_the_address_of_the_visitor() {
     let service = ADRIATICUM.service().set("trusted_proxies", "127.0.0.1, 10.0.0.0/8").start();
     let page = account_page(&service, PROXY, "192.0.2.66, 203.0.113.9, 10.1.2.3");
     assert!(page.contains("203.0.113.9"), "{page}");
@@ -30,7 +30,7 @@ fn forwarded_headers_of_others_are_ignored() {
     assert!(page.contains("127.0.0.2") && !page.contains("203.0.113.9"), "{page}");
     let service = ADRIATICUM.service().start();
     let page = account_page(&service, PROXY, "203.0.113.9");
-    assert!(page.contains("127.0.0.1") && !page.contains("203.0.113.9"), "trusted unless told: {page}");
+    assert!(page.contains("127.0.0.1") && !page.contains("203.0.113.9"), "trusted by default: {page}");
 }
 
 #[test]

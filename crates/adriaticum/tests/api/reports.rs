@@ -1,4 +1,4 @@
-//! Usage for those who pay: projects of keys, prices, groups, ranges and filters, on the command line and in exports.
+//! Usage reports: projects of keys, prices, groups, ranges and filters, on the command line and in exports.
 
 use serde_json::{Value, json};
 use testbed::{Behaviour, FakeRuntime, Service};
@@ -21,7 +21,7 @@ fn json_of(service: &Service, arguments: &[&str]) -> Value {
     serde_json::from_str(&service.run_ok(arguments)).unwrap()
 }
 
-/// The month that it is now, in UTC.
+/// The current month in UTC.
 fn this_month(service: &Service) -> String {
     service.rows()[0]["received_at"].as_str().unwrap()[..7].to_owned()
 }
@@ -43,10 +43,10 @@ fn a_key_has_a_project_that_can_be_changed_and_is_listed() {
     }
 }
 
-/// Ada's key of the project search, Bob's key without one, and one of nobody; each is used.
+/// Ada's key of the project search, Bob's key without a project, and a key without an owner; each is used.
 fn team(service: &Service, runtime: &FakeRuntime) -> (Visitor, Visitor, [String; 3]) {
-    let ada = Visitor::of(service).join(service, "Ada", "admin");
-    let bob = Visitor::of(service).join(service, "Bob", "developer");
+    let ada = Visitor::at(service).join(service, "Ada", "admin");
+    let bob = Visitor::at(service).join(service, "Bob", "developer");
     let keys = ["search", "=1+1", "cli"].map(|name| service.key_with(name, &[]));
     service.run_ok(&["keys", "set", id(&keys[0]), "--owner", "ada@example.com", "--project", "search"]);
     service.run_ok(&["keys", "set", id(&keys[1]), "--owner", "bob@example.com"]);
@@ -63,7 +63,7 @@ fn team(service: &Service, runtime: &FakeRuntime) -> (Visitor, Visitor, [String;
 }
 
 #[test]
-fn a_monthly_report_has_a_line_for_each_person_and_what_they_cost() {
+fn a_monthly_report_has_a_line_with_the_cost_of_each_person() {
     let (service, runtime) = service();
     let (.., keys) = team(&service, &runtime);
     let month = this_month(&service);
@@ -92,7 +92,7 @@ fn a_monthly_report_has_a_line_for_each_person_and_what_they_cost() {
     assert_eq!(costs("project"), ["3.00", "0.90", "3.90"]);
     assert_eq!(costs("key"), ["0.90", "2.00", "1.00", "3.90"]);
     assert_eq!(costs("day"), ["3.90", "3.90"]);
-    assert!(report("key").contains(&format!("{},'=1+1,3", id(&keys[1]))), "no name is a formula");
+    assert!(report("key").contains(&format!("{},'=1+1,3", id(&keys[1]))), "names are not formulas");
     assert!(report("person").lines().nth(1).unwrap().ends_with(",0.90,EUR,3"));
 
     let by_person = json_of(&service, &["usage", "--month", &month, "--by", "person", "--json"]);
@@ -103,7 +103,7 @@ fn a_monthly_report_has_a_line_for_each_person_and_what_they_cost() {
     for part in ["search", "No project", "0.9000 EUR", "computed from today's prices, not billed", "6 of 8 requests"] {
         assert!(table.contains(part), "{part}: {table}");
     }
-    // Without the new flags nothing has changed, prices or not.
+    // Without these flags the output is the same, with or without prices.
     let plain = service.run_ok(&["usage", "--csv"]);
     assert!(plain.starts_with("group,name,requests,prompt_tokens") && !plain.contains("EUR"), "{plain}");
 }
@@ -113,7 +113,7 @@ fn prices_are_exact_in_one_currency_and_removed_by_name() {
     let (service, _runtime) = service();
     assert!(service.run_ok(&["prices", "list"]).contains("no prices"));
     for (arguments, says) in [
-        (&["--default", "--prompt", "1", "--completion", "1"][..], "say the currency"),
+        (&["--default", "--prompt", "1", "--completion", "1"][..], "needs a currency"),
         (&["--prompt", "1", "--completion", "1"], "--project"),
         (&["--default", "--prompt", "-1", "--completion", "1"], "--prompt"),
         (&["--default", "--prompt", "0.1234567", "--completion", "1"], "at most 6 decimals"),
@@ -201,8 +201,8 @@ fn requests_are_filtered_by_status_key_person_and_latency() {
     assert_eq!(csv(&ada, "slower=3600000"), 0);
     assert_eq!(csv(&ada, "from=2020-01-01T00:00&to=2020-01-02T00:00"), 0);
     assert_eq!(csv(&ada, &format!("key=adria_{}", id(&keys[2]))), 1);
-    assert_eq!(csv(&bob, ""), 3, "only one's own");
-    assert_eq!(csv(&bob, &format!("person={}", account("Ada"))), 3, "others cannot be asked for");
+    assert_eq!(csv(&bob, ""), 3, "only own requests");
+    assert_eq!(csv(&bob, &format!("person={}", account("Ada"))), 3, "other people cannot be selected");
     for wrong in
         ["from=soon", "to=later", "from=2026-01-02&to=2026-01-01", "key=short", "status=bad", "slower=-1", "person=x"]
     {
@@ -216,7 +216,7 @@ fn requests_are_filtered_by_status_key_person_and_latency() {
 fn everything_that_a_filter_matches_is_exported_as_csv_and_json() {
     let (service, runtime) = service();
     let (ada, bob, keys) = team(&service, &runtime);
-    // More than are read at a time.
+    // More than one batch.
     let mut connection = service.connect();
     let request = testbed::Request::chat(&keys[2], testbed::chat_body("hello"));
     for _ in 0..1_050 {
@@ -240,8 +240,8 @@ fn everything_that_a_filter_matches_is_exported_as_csv_and_json() {
     assert_eq!(usage["all"]["requests"], 1_058);
     assert_eq!(usage["groups"][1]["project"], "search");
     let people = json(&ada, "/usage.json?range=24h&group=person");
-    let told = json_of(&service, &["usage", "--since", "24h", "--by", "person", "--json"]);
-    assert_eq!(people["groups"], told["groups"], "both say the same");
+    let command = json_of(&service, &["usage", "--since", "24h", "--by", "person", "--json"]);
+    assert_eq!(people["groups"], command["groups"], "page and command agree");
     assert_eq!(json(&bob, "/usage.json?range=24h&group=key")["all"]["requests"], 3);
     assert_eq!(ada.send("GET", "/usage.csv?range=custom&from=2026-02-02&to=2026-01-01", "").status, 400);
 

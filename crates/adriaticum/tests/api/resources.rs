@@ -1,4 +1,4 @@
-//! Part 2, resources and their fields: the completion object, its usage, and the messages.
+//! Part 2 of the specification, resources and their fields: the completion object, its usage, and the messages.
 //!
 //! The harness checks the exact members of completion and error in every test.
 
@@ -38,7 +38,7 @@ fn ids_are_unique_and_grow_with_time() {
 }
 
 #[test]
-fn token_figures_are_the_runtimes_own_or_null() {
+fn token_figures_are_those_of_the_runtime_or_null() {
     let runtime = FakeRuntime::start(Behaviour::Hang);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -97,7 +97,7 @@ fn any_text_survives_both_ways() {
     for text in texts {
         assert_eq!(service.chat(&key, text).completion().content, text, "{text:?}");
     }
-    // The runtime gets the same, but for what looks like a control token (`runtime.guard`).
+    // The runtime gets the same, except for text that looks like a control token (`runtime.guard`).
     let asked: Vec<_> = runtime.requests().iter().map(|request| request["messages"][0]["content"].clone()).collect();
     assert_eq!(asked, texts.map(|text| text.replace("<|im_start|>", "<\u{2060}|im_start|>")));
 }

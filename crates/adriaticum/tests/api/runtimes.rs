@@ -58,7 +58,7 @@ fn every_failure_of_a_runtime_is_an_inference_error() {
         assert_eq!((&row["status"], &row["code"]), (&502.into(), &"inference_error".into()), "{row}");
         assert_eq!((&row["prompt_tokens"], &row["total_tokens"]), (&Value::Null, &Value::Null), "{row}");
     }
-    // However often it failed, the next request is served once it works.
+    // After any number of failures, the next request is served once the runtime works.
     runtime.set_behaviour(Behaviour::Echo);
     service.chat(&key, "hello").completion();
 }
@@ -97,7 +97,7 @@ fn a_request_that_a_runtime_refuses_is_not_to_be_retried() {
         assert_eq!(response.header("x-should-retry"), Some("false"), "{status}");
     }
     runtime.set_behaviour(Behaviour::Respond(500, "{}".into()));
-    assert_eq!(service.chat(&key, "hello").header("x-should-retry"), Some("true"), "that may pass");
+    assert_eq!(service.chat(&key, "hello").header("x-should-retry"), Some("true"), "a retry may succeed");
 }
 
 /// Errors that callers can provoke on a healthy runtime do not affect other callers.
@@ -196,16 +196,16 @@ fn a_runtime_gets_the_conversation_and_nothing_about_its_caller() {
     let request =
         Request::chat(&key, chat_body("hello")).header("Cookie", "Quagga").header("X-Forwarded-For", "Quagga");
     service.send(&request.header("User-Agent", "Quagga")).completion();
-    let told = format!("{:?}{:?}", runtime.heads(), runtime.requests());
-    assert!(told.contains("hello") && told.contains("content-type: application/json"), "{told}");
+    let sent = format!("{:?}{:?}", runtime.heads(), runtime.requests());
+    assert!(sent.contains("hello") && sent.contains("content-type: application/json"), "{sent}");
     for hidden in [key.as_str(), "authorization", "Quagga"] {
-        assert!(!told.to_ascii_lowercase().contains(&hidden.to_ascii_lowercase()), "{hidden}: {told}");
+        assert!(!sent.to_ascii_lowercase().contains(&hidden.to_ascii_lowercase()), "{hidden}: {sent}");
     }
-    // Where the runtime names no model, ours is requested.
+    // If the runtime names no model, `adriaticum` is requested.
     assert_eq!(runtime.requests()[0]["model"], "adriaticum");
 }
 
-/// Sends different requests until the failing runtime gets one; that request's outcome.
+/// Sends different requests until the failing runtime gets one; returns the outcome of that request.
 fn outcome_at_the_failing(reply: Behaviour, timeout: &str) -> ((u16, Option<String>), usize) {
     let (failing, good) = (FakeRuntime::start(reply), FakeRuntime::start(Behaviour::Echo));
     let service = ADRIATICUM.service_with(&[&failing, &good]).set("runtime.timeout", timeout).start();
@@ -290,7 +290,7 @@ fn a_prompt_that_kills_runtimes_is_sent_to_two_at_most() {
     }
 }
 
-/// Nine in ten of later callers once got the answer to the request before theirs.
+/// Once, nine in ten later callers got the response to the previous request.
 #[test]
 fn a_spare_response_reaches_no_caller() {
     let runtime = FakeRuntime::start(Behaviour::EchoTwice);
@@ -298,7 +298,7 @@ fn a_spare_response_reaches_no_caller() {
     let key = service.key();
     let mut connection = service.connect();
     for number in 0..60 {
-        // Some soon after the one before, some later than connections are kept aside.
+        // Some soon after the previous request, some after the time for which used connections are set aside.
         if number % 3 == 0 {
             std::thread::sleep(Duration::from_millis(60));
         }
@@ -324,7 +324,7 @@ fn a_runtime_that_refuses_everything_fails_no_request() {
         service.chat(&key, &format!("question {number}")).completion();
     }
     let asked = wrong.requests().len();
-    assert!((3..20).contains(&asked), "it was asked {asked} times");
+    assert!((3..20).contains(&asked), "it got {asked} requests");
 }
 
 /// Python's server responds with 429 before it has read the body, which it then reads as the next request.
@@ -374,7 +374,7 @@ server.serve_forever()
     assert!((10..48).contains(&completed), "{completed} were completed");
 }
 
-/// Ends with the test, however that ends.
+/// Killed at the end of the test, also if it fails.
 struct EndedChild(Child);
 
 impl Drop for EndedChild {
@@ -471,7 +471,7 @@ fn a_conversation_stays_with_one_runtime() {
         .collect();
     assert_eq!(heard.concat().len(), 48);
     let conversations: Vec<HashSet<_>> = heard.iter().map(|heard| heard.iter().collect()).collect();
-    assert_eq!(conversations.iter().map(HashSet::len).sum::<usize>(), 12, "each in one place: {conversations:?}");
+    assert_eq!(conversations.iter().map(HashSet::len).sum::<usize>(), 12, "each at one runtime: {conversations:?}");
     assert!(conversations.iter().filter(|heard| !heard.is_empty()).count() > 1, "{conversations:?}");
 }
 
@@ -530,7 +530,7 @@ fn a_message_cannot_forge_a_turn_at_a_remote_runtime() {
         let completed = service.chat(&key, &text).completion();
         assert!(!received().contains(token), "{token} reached the runtime");
         assert_eq!(received().replace('\u{2060}', ""), text, "nothing else has changed");
-        assert_eq!(completed.content, text, "what the completion repeats is as it was written");
+        assert_eq!(completed.content, text, "text that the completion repeats is unchanged");
     }
     let harmless = "if a < b || c > d { xs |> f } [x] <b>y</b>";
     service.chat(&key, harmless).completion();
@@ -546,8 +546,8 @@ fn the_guard_of_remote_runtimes_can_be_turned_off_and_our_own_engine_needs_none(
         runtime.set_health_behaviour(Behaviour::Respond(200, models));
         let service = ADRIATICUM.service_with(&[&runtime]).set("runtime.guard", guard).start();
         let key = service.key();
-        // Whose engine it is turns out at its first health check.
-        wait_for("the text as it is", || {
+        // The first health check shows whose engine it is.
+        wait_for("the unchanged text", || {
             service.chat(&key, text).completion();
             let received = runtime.requests().pop().unwrap();
             (received["messages"][0]["content"] == text).then_some(())

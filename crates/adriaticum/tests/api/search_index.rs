@@ -1,5 +1,4 @@
-//! An index that is lost, or not the one that was there, is an outage: requests that need facts are refused, and every
-//! report says why.
+//! A lost or replaced index is an outage: requests that need facts are refused, and every report names the reason.
 
 use testbed::{Behaviour, FakeRuntime, Installation, Response, Service, ServiceBuilder, on_postgres};
 
@@ -20,7 +19,7 @@ fn remove_index(installation: &Installation) {
     std::fs::remove_dir_all(installation.data().join("index")).unwrap();
 }
 
-/// Refused for this reason, which `/readyz`, `check` and `index list` give, too.
+/// Requests that need facts are refused; `/readyz`, `check` and `index list` name the reason.
 fn assert_outage(service: &Service, key: &str, reason: &str) {
     // A running service asks the database every second which index it expects.
     let refused = ADRIATICUM.wait_for("the outage", || Some(service.chat(key, FACTUAL)).filter(|it| it.status == 503));
@@ -46,7 +45,7 @@ fn assert_grounded(service: &Service, key: &str) {
 }
 
 #[test]
-fn an_index_that_is_lost_is_an_outage_until_it_is_back_or_given_up() {
+fn a_lost_index_is_an_outage_until_it_is_restored_or_forgotten() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
@@ -54,14 +53,14 @@ fn an_index_that_is_lost_is_an_outage_until_it_is_back_or_given_up() {
     add_documents(&service);
     assert_grounded(&service, &key);
 
-    let (index, away) = (service.data().join("index"), service.folder().join("away"));
-    std::fs::rename(&index, &away).unwrap();
+    let (index, moved) = (service.data().join("index"), service.folder().join("moved"));
+    std::fs::rename(&index, &moved).unwrap();
     assert_outage(&service, &key, "gone");
     service.kill();
     service.start_again();
     assert!(service.banner().contains("Warning   requests that need facts get 503: the index is gone"));
     assert_outage(&service, &key, "gone");
-    std::fs::rename(&away, &index).unwrap();
+    std::fs::rename(&moved, &index).unwrap();
     assert_grounded(&service, &key);
 
     remove_index(&service);
@@ -99,7 +98,7 @@ fn another_index_is_an_outage_until_it_is_accepted() {
 #[test]
 fn a_database_restored_without_its_index_grounds_nothing() {
     if on_postgres() {
-        return; // replicas below have a database without an index, too
+        return; // the test with replicas below covers this
     }
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
@@ -113,11 +112,11 @@ fn a_database_restored_without_its_index_grounds_nothing() {
     assert_outage(&restored, &key, "gone");
 }
 
-/// Each replica has an index folder of its own.
+/// Each replica has a separate index folder.
 #[test]
 fn a_replica_without_its_copy_of_the_index_grounds_nothing() {
     if !on_postgres() {
-        return; // replicas share a PostgreSQL database
+        return; // only PostgreSQL is shared by replicas with separate data folders
     }
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let first = ADRIATICUM.service_with(&[&runtime]).start();
@@ -159,7 +158,7 @@ fn sources(response: &Response) -> Vec<&str> {
 }
 
 #[test]
-fn documents_are_found_by_what_they_mean_and_only_for_those_who_ask() {
+fn documents_are_found_by_meaning_and_only_for_requests_that_ask() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut installation = ADRIATICUM.install();
     installation.set("runtime.urls", &runtime.url());
@@ -181,8 +180,10 @@ fn documents_are_found_by_what_they_mean_and_only_for_those_who_ask() {
         assert!(sources.first().is_some_and(|source| source.contains(document)), "{request}: {sources:?}");
         let hits = service.run_ok(&["index", "search", request]);
         assert!(hits.lines().take(6).any(|line| line.contains(document)), "{hits}");
+        assert!(hits.contains("in the prompt"), "{hits}");
         let explained = service.run_ok(&["grounding", "explain", request]);
-        assert!(explained.contains("The indexed documents help"), "{explained}");
+        let (verdict, prompt) = explained.split_once("In the prompt:").unwrap_or_else(|| panic!("{explained}"));
+        assert!(verdict.contains("The documents help: +") && prompt.contains(document), "{explained}");
     }
     for request in [
         "Write a limerick about a jammed printer.",
@@ -234,7 +235,7 @@ fn a_damaged_encoder_leaves_search_by_words() {
 const PROBLEM: &str = "we are expecting a baby";
 
 #[test]
-fn where_the_search_fails_only_requests_that_need_facts_do() {
+fn if_search_fails_only_requests_that_need_facts_fail() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut installation = ADRIATICUM.install();
     installation.set("runtime.urls", &runtime.url());
@@ -251,4 +252,21 @@ fn where_the_search_fails_only_requests_that_need_facts_do() {
     let response = service.chat(&key, PROBLEM);
     response.completion();
     assert_eq!(sources(&response), [""; 0]);
+}
+
+#[test]
+fn a_search_says_why_a_document_is_not_among_the_passages() {
+    let mut installation = ADRIATICUM.install();
+    handbook(&installation);
+    installation.use_sentence_encoder();
+    installation.run_ok(&["index", "add", "handbook"]);
+    let reason = |document: &str| {
+        let found = installation.run_ok(&["index", "search", "pregnancy", "--document", document]);
+        found.lines().last().unwrap().to_owned()
+    };
+    assert!(reason("handbook/leave.md").contains("it is found, in place 1"), "{}", reason("handbook/leave.md"));
+    assert!(reason("handbook/bicycles.md").contains("too far from the best"), "{}", reason("handbook/bicycles.md"));
+    assert!(reason("elsewhere.md").contains("in no folder that is indexed"));
+    std::fs::write(installation.folder().join("handbook/new.md"), "Parents get leave.").unwrap();
+    assert!(reason("handbook/new.md").contains("it is not in the index; `adriaticum index add"));
 }

@@ -1,4 +1,4 @@
-//! Sign-in under attack: what strangers type costs bounded memory and time, and people still get in.
+//! Sign-in under attack: anonymous attempts cost bounded memory and time, and people can still sign in.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::visitor::{PASSWORD, Visitor};
 
 const MIB: u64 = 1 << 20;
 
-/// A service that believes what a proxy on this machine says of its visitors.
+/// A service that trusts the visitor addresses of a proxy on this machine.
 fn start() -> Service {
     ADRIATICUM.service().set("trusted_proxies", "127.0.0.1").start()
 }
@@ -19,11 +19,11 @@ fn address(number: usize) -> String {
     format!("203.0.{}.{}", 113 + number / 200, 1 + number % 200)
 }
 
-/// Argon2 works in 19 MiB. Two such blocks are made, whoever tries and however often.
+/// Argon2 needs 19 MiB. At most two such blocks exist, for any number of attempts.
 #[test]
-fn anonymous_sign_ins_take_little_memory_however_many_there_are() {
+fn many_anonymous_sign_ins_take_little_memory() {
     let service = start();
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let before = service.resident_bytes();
     let grown = || service.resident_bytes().saturating_sub(before) / MIB;
 
@@ -42,7 +42,7 @@ fn anonymous_sign_ins_take_little_memory_however_many_there_are() {
     }
     let by_many = grown();
 
-    // What cannot be an account's address is not kept at all, and a form is no place for 200 KB.
+    // Text that cannot be an account's address is not kept, and forms are smaller than 200 KB.
     let long = "x".repeat(200_000);
     for round in 0..3 {
         let tries: Vec<usize> = (0..60).map(|number| 200 + round * 60 + number).collect();
@@ -56,12 +56,12 @@ fn anonymous_sign_ins_take_little_memory_however_many_there_are() {
     assert!(by_one < 80 && by_many < 90 && by_long_addresses < 24, "{by_one} {by_many} {by_long_addresses} MiB");
 }
 
-/// Ten networks try five times each, as often as nobody is delayed. One person waits for one attempt of each at most.
+/// Ten networks try five times each, which causes no delay. A person waits for at most one attempt of each.
 #[test]
-fn a_person_gets_in_while_others_guess() {
+fn a_person_signs_in_while_others_guess() {
     let service = start();
-    drop(Visitor::of(&service).join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let guesses: Vec<usize> = (0..50).collect();
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -83,17 +83,17 @@ fn a_person_gets_in_while_others_guess() {
     });
 }
 
-/// Of the lines that contain this.
+/// The number of lines that contain `part`.
 fn count(text: &str, part: &str) -> usize {
     text.lines().filter(|line| line.contains(part)).count()
 }
 
 #[test]
-fn failed_sign_ins_are_counted_logged_and_audited_and_flood_nothing() {
+fn failed_sign_ins_are_counted_logged_and_audited_in_few_lines() {
     let service = start();
-    let ada = Visitor::of(&service).join(&service, "Ada", "admin");
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
-    // Somebody typed a password where the e-mail address belongs.
+    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    // A person typed a password into the e-mail field.
     let typed = ["ada%40example.com", "nobody%40example.com", "hunter2-is-secret", "hunter2%40is-secret"];
     let tries: Vec<usize> = (0..40).collect();
     all_at_once(&tries, |number| {
@@ -105,7 +105,7 @@ fn failed_sign_ins_are_counted_logged_and_audited_and_flood_nothing() {
         let line = format!("adriaticum_console_sign_ins_total{{outcome=\"{outcome}\"}} {attempts}");
         assert!(metrics.contains(&line), "{line}: {metrics}");
     }
-    // One line for each account, and one for all that are none; further failures are summed up later.
+    // One line for each account, and one for all others; further failures are summed up later.
     let audit = ADRIATICUM.wait_for("lines in the audit log", || {
         let page = ada.page("/audit").replace("<tr>", "\n<tr>");
         (count(&page, "failed to sign in as") == 2).then_some(page)
@@ -127,7 +127,7 @@ fn failed_sign_ins_are_counted_logged_and_audited_and_flood_nothing() {
 #[test]
 fn the_current_password_cannot_be_guessed_any_faster_than_at_sign_in() {
     let service = start();
-    let (ada, token) = Visitor::of(&service).join(&service, "Ada", "admin").with_form("/account");
+    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/account");
     let new = "password=another+good+one&again=another+good+one";
     let change = |current: &str| {
         let form = format!("token={token}&current={}&{new}", current.replace(' ', "+"));
@@ -142,14 +142,14 @@ fn the_current_password_cannot_be_guessed_any_faster_than_at_sign_in() {
     ADRIATICUM.wait_for("a line in the audit log", || {
         ada.page("/audit").contains("failed to confirm a change of the account").then_some(())
     });
-    assert_eq!(change(PASSWORD).status, 303, "whoever knows it is only delayed");
+    assert_eq!(change(PASSWORD).status, 303, "the correct password is only delayed");
 }
 
 #[test]
 fn sign_in_leads_back_to_this_site_only() {
     let service = start();
-    drop(Visitor::of(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let password = PASSWORD.replace(' ', "+");
     for (next, to) in [
         ("%2Fusage%3Frange%3D7d", "/usage?range=7d"),

@@ -1,5 +1,5 @@
-//! Sign-in decides when it takes effect: what was verified must still hold then, and what was tried is counted by then.
-//! `SIGN_IN_RACES` says how often races are run.
+//! Races during sign-in: a verified password must still be valid when the session begins, and attempts are counted before
+//! they are checked. `SIGN_IN_RACES` sets the number of races.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -46,7 +46,7 @@ pub(crate) fn add_app(person: &Visitor) -> Vec<String> {
     between(&added, "<pre id=\"codes\">", "</pre>").split_whitespace().map(str::to_owned).collect()
 }
 
-/// A person who has typed the right password and is asked for a code.
+/// A person who has entered the correct password and has to enter a code.
 fn at_second_step(visitor: &Visitor, token: &str) -> Visitor {
     let response = visitor.sign_in(token, "ada%40example.com", OLD_PASSWORD);
     assert_eq!(response.header("location"), Some("/sign-in/second-factor"), "{response:?}");
@@ -56,8 +56,8 @@ fn at_second_step(visitor: &Visitor, token: &str) -> Visitor {
 #[test]
 fn a_burst_of_codes_is_counted_before_it_is_checked() {
     let service = start();
-    add_app(&Visitor::of(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    add_app(&Visitor::at(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let thieves: Vec<Visitor> =
         (0..22).map(|number| at_second_step(&visitor.forwarded_for(&address(number)), &token)).collect();
     let codes: Vec<usize> = (0..110).collect();
@@ -73,8 +73,8 @@ fn a_burst_of_codes_is_counted_before_it_is_checked() {
 #[test]
 fn one_right_password_begins_one_session() {
     let service = start();
-    let codes = add_app(&Visitor::of(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    let codes = add_app(&Visitor::at(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     for pair in codes.chunks(2) {
         let person = at_second_step(&visitor, &token);
         let answers = all_at_once(pair, |code| {
@@ -85,7 +85,7 @@ fn one_right_password_begins_one_session() {
     }
 }
 
-/// Fills the queue for password hashing, so that what waits there has time to become untrue.
+/// Fills the queue for password hashing, so that a waiting verification can become outdated.
 fn with_busy_hashing(visitor: &Visitor, token: &str, work: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn with_busy_hashing(visitor: &Visitor, token: &str, work: impl FnOnce()) {
     });
 }
 
-/// Chooses a password by a reset link of the operator.
+/// Sets a password with a reset link of the operator.
 fn reset(service: &Service, visitor: &Visitor, password: &str) -> impl FnOnce() -> Response + use<> {
     let link = service.run_ok(&["accounts", "reset", "ada@example.com"]);
     let path = format!("/welcome/{}", link.trim().split_once("/welcome/").unwrap().1);
@@ -115,11 +115,11 @@ fn reset(service: &Service, visitor: &Visitor, password: &str) -> impl FnOnce() 
 }
 
 #[test]
-fn a_reset_is_not_undone_with_the_password_from_before() {
+fn a_reset_is_not_undone_with_the_earlier_password() {
     let service = start();
-    let (thief, thiefs_token) = Visitor::of(&service).join(&service, "Ada", "admin").with_form("/account");
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
-    let reset = reset(&service, &Visitor::of(&service).forwarded_for(&address(1)), "the+owners+new+words");
+    let (thief, thiefs_token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/account");
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    let reset = reset(&service, &Visitor::at(&service).forwarded_for(&address(1)), "the+owners+new+words");
     with_busy_hashing(&visitor, &token, || {
         thread::scope(|scope| {
             let old = OLD_PASSWORD.replace(' ', "+");
@@ -135,12 +135,12 @@ fn a_reset_is_not_undone_with_the_password_from_before() {
 #[test]
 fn no_session_of_the_old_password_outlives_a_reset() {
     let service = start();
-    drop(Visitor::of(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let mut password = OLD_PASSWORD.to_owned();
     for race in 0..races() {
         let next = format!("words+of+race+{race}");
-        let reset = reset(&service, &Visitor::of(&service), &next);
+        let reset = reset(&service, &Visitor::at(&service), &next);
         let thief = thread::scope(|scope| {
             let thief = scope.spawn(|| visitor.sign_in(&token, "ada%40example.com", &password));
             assert_eq!(reset().status, 303);
@@ -161,8 +161,8 @@ fn no_session_of_the_old_password_outlives_a_reset() {
 #[test]
 fn own_successes_do_not_clear_delays_that_other_accounts_caused() {
     let service = start();
-    drop(Visitor::of(&service).join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let sign_in = |email: &str, password: &str| {
         let began = Instant::now();
         (visitor.sign_in(&token, email, password).status, began.elapsed())

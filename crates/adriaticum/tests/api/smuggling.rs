@@ -16,13 +16,12 @@ fn is_not_smuggled(service: &Service, runtime: &FakeRuntime, what: &str, bytes: 
     let responses = received.matches("HTTP/1.1 ").count();
     assert!(responses <= 1, "{what} got {responses} answers:\n{received}");
     let asked = runtime.requests();
-    assert!(!asked.iter().any(|request| request.to_string().contains("smuggled")), "{what} asked {asked:?}");
+    assert!(!asked.iter().any(|request| request.to_string().contains("smuggled")), "{what}: the runtime got {asked:?}");
 }
 
 #[test]
 fn no_request_can_be_smuggled() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    // Connections that stay open are closed soon, so that responses can be counted.
     let service = ADRIATICUM
         .service_with(&[&runtime])
         .set("api.idle_timeout", SHORT_TIMEOUT)
@@ -131,7 +130,7 @@ fn no_request_can_be_smuggled() {
 }
 
 #[test]
-fn what_is_not_http_gets_the_envelope_and_is_closed() {
+fn bytes_that_are_not_http_get_the_envelope_and_a_close() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).set("api.head_timeout", SHORT_TIMEOUT).start();
     let key = service.key();
@@ -170,7 +169,7 @@ fn what_is_not_http_gets_the_envelope_and_is_closed() {
             connection.assert_closed();
         }
     }
-    // Whoever answers, and whatever: what follows could have been meant as a part of it.
+    // On every listener, for every response: the bytes that follow could have been meant as a part of the request.
     for address in [service.address(), ([127, 0, 0, 1], console).into(), service.ops_address()] {
         for host in ["localhost", "elsewhere.example"] {
             let request = Request::chat(&key, "").without("Host").header("Host", host).target("/healthz").chunked(5);

@@ -84,13 +84,13 @@ fn a_stop_under_load_loses_no_row() {
 /// Waits until readiness fails.
 fn wait_until_unready(service: &Service) {
     wait_for("the end of readiness", || {
-        let (status, told) = service.get_ops("/readyz");
-        (status == 503 && told.contains("about to stop")).then_some(())
+        let (status, body) = service.get_ops("/readyz");
+        (status == 503 && body.contains("about to stop")).then_some(())
     });
 }
 
 #[test]
-fn a_draining_service_responds_and_asks_clients_to_disconnect() {
+fn a_draining_service_responds_with_connection_close() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.drain", "8s").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
@@ -109,7 +109,7 @@ fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     let began = Instant::now();
     service.signal(Signal::TERM);
     wait_until_unready(&service);
-    assert!(began.elapsed() < Duration::from_secs(4), "at once, not at the end: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(4), "immediately, not at the end: {:?}", began.elapsed());
     kept.extend((0..3).map(|_| service.connect()));
     for connection in &mut kept {
         let response = connection.send(&request).response();
@@ -119,7 +119,7 @@ fn a_draining_service_responds_and_asks_clients_to_disconnect() {
     }
     // An HTTP/2 connection is served until the end.
     ids.push(http2.send(vec![http2_request()])[0].completion().id);
-    assert!(began.elapsed() < Duration::from_secs(8), "too slow to tell: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "too slow for this test: {:?}", began.elapsed());
     idle.assert_closed();
     assert!(began.elapsed() >= Duration::from_secs(8), "idle connections stay: {:?}", began.elapsed());
     assert_eq!(service.wait_for_exit().code(), Some(0));
@@ -154,8 +154,8 @@ fn health_is_reported_until_the_end() {
     runtime.wait_for_requests(1);
     service.signal(Signal::TERM);
     wait_until_closed_to_new_connections(&service);
-    let (status, told) = service.get_ops("/readyz");
-    assert!(status == 503 && told.contains("is stopping"), "{told}");
+    let (status, body) = service.get_ops("/readyz");
+    assert!(status == 503 && body.contains("is stopping"), "{body}");
     assert_eq!(service.get_ops("/healthz").0, 200);
     assert!(service.get_ops("/metrics").1.contains("adriaticum_part_ready{part=\"stopping\"} 0"));
     runtime.release();
@@ -165,7 +165,7 @@ fn health_is_reported_until_the_end() {
 }
 
 #[test]
-fn requests_beyond_the_stop_timeout_are_cut_off_and_recorded() {
+fn requests_beyond_the_stop_timeout_are_aborted_and_recorded() {
     let runtime = FakeRuntime::start(Behaviour::Hang);
     let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "300ms").start();
     let key = service.key();
@@ -195,7 +195,7 @@ fn requests_beyond_the_stop_timeout_are_cut_off_and_recorded() {
 }
 
 #[test]
-fn a_second_signal_stops_at_once() {
+fn a_second_signal_stops_immediately() {
     for signals in [[Signal::TERM, Signal::TERM], [Signal::TERM, Signal::INT], [Signal::INT, Signal::INT]] {
         let runtime = FakeRuntime::start(Behaviour::Hang);
         let mut service = ADRIATICUM.service_with(&[&runtime]).set("api.stop_timeout", "10m").start();
@@ -204,7 +204,7 @@ fn a_second_signal_stops_at_once() {
         runtime.wait_for_requests(1);
         service.signal(signals[0]);
         wait_until_closed_to_new_connections(&service);
-        // Two equal signals may be merged into one, so this one is sent again and again.
+        // Two equal signals may be merged into one, so this one is sent repeatedly.
         let status = wait_for("the end", || {
             service.signal(signals[1]);
             service.exit_status()
@@ -215,7 +215,7 @@ fn a_second_signal_stops_at_once() {
 }
 
 #[test]
-fn a_half_sent_request_does_not_hold_up_the_stop() {
+fn a_half_sent_request_does_not_delay_the_stop() {
     let mut service = ADRIATICUM.service().set("api.stop_timeout", "500ms").start();
     let request = Request::chat(&service.key(), chat_body("hello")).bytes();
     let mut waiting: Vec<_> = [0, 1, 30, request.len() - 5]

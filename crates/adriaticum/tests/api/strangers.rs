@@ -1,4 +1,4 @@
-//! Strangers and the console: whatever they hold, people get in, and those who are signed in first of all.
+//! Anonymous visitors of the console: their connections lock no person out, least of all signed-in ones.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use testbed::{Connection, Request, Service, TIMEOUT, all_at_once, wait_for};
 use crate::ADRIATICUM;
 use crate::visitor::{PASSWORD, Visitor};
 
-/// What a person hardly notices, on a busy machine.
+/// A delay that a person hardly notices, on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(3);
-/// Of the console.
+/// Max. connections of the console.
 const MAX_CONNECTIONS: usize = 256;
 
-/// An address of which nothing else here shares the /24.
+/// An address in a separate /24.
 fn network(number: usize) -> IpAddr {
     Ipv4Addr::new(127, 1 + (number / 250) as u8, (number % 250) as u8, 7).into()
 }
@@ -46,12 +46,12 @@ fn promptly<T>(what: &str, run: impl FnOnce() -> T) -> T {
 #[test]
 fn four_addresses_with_half_sent_forms_do_not_close_the_console() {
     let service = ADRIATICUM.service().start();
-    drop(Visitor::of(&service).join(&service, "Ada", "developer"));
+    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
     for addresses in [[2, 3, 4, 5].map(|last| IpAddr::from([127, 0, 0, last])), [1, 2, 3, 4].map(network)] {
         let _held = hold_forms(&service, addresses.into_iter().flat_map(|address| vec![address; MAX_CONNECTIONS]));
         for visitor in [IpAddr::from([127, 0, 0, 9]), network(900)] {
             promptly("signing in", || {
-                let (visitor, token) = Visitor::of(&service).from(visitor).with_form("/sign-in");
+                let (visitor, token) = Visitor::at(&service).from(visitor).with_form("/sign-in");
                 assert_eq!(visitor.sign_in(&token, "ada%40example.com", PASSWORD).status, 303);
             });
         }
@@ -59,16 +59,16 @@ fn four_addresses_with_half_sent_forms_do_not_close_the_console() {
 }
 
 #[test]
-fn people_who_are_signed_in_have_a_reserve_however_many_networks_hold_forms() {
+fn signed_in_people_have_a_reserve_for_any_number_of_networks_that_hold_forms() {
     let service = ADRIATICUM.service().start();
-    let (ada, token) = Visitor::of(&service).join(&service, "Ada", "developer").with_form("/keys");
+    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "developer").with_form("/keys");
     let _held = hold_forms(&service, (0..MAX_CONNECTIONS + 20).map(network));
     promptly("a page and a form", || {
         assert_eq!(ada.send("GET", "/keys", "").status, 200);
         let created = ada.send("POST", "/keys", &format!("token={token}&name=K&completions=yes"));
         assert_eq!(created.status, 200);
     });
-    // Everyone else gets in once the forms had their time.
+    // Other visitors are served once the forms have timed out.
     wait_for("the sign-in page", || {
         let page = Connection::connect_from(network(900), service.console_address())
             .send(form(0).method("GET").bytes())
@@ -78,7 +78,7 @@ fn people_who_are_signed_in_have_a_reserve_however_many_networks_hold_forms() {
 }
 
 #[test]
-fn a_form_of_a_stranger_must_be_complete_within_five_seconds() {
+fn an_anonymous_form_must_be_complete_within_five_seconds() {
     let service = ADRIATICUM.service().start();
     for drips in [false, true] {
         let mut connection = Connection::connect(service.console_address());
@@ -98,7 +98,7 @@ fn a_form_of_a_stranger_must_be_complete_within_five_seconds() {
     }
 }
 
-/// A service that believes what a proxy on this machine says of its visitors.
+/// A service that trusts the visitor addresses of a proxy on this machine.
 fn behind_a_proxy() -> Service {
     ADRIATICUM.service().set("trusted_proxies", "127.0.0.1").start()
 }
@@ -106,9 +106,9 @@ fn behind_a_proxy() -> Service {
 #[test]
 fn guesses_at_an_account_do_not_delay_a_network_where_its_owner_has_signed_in() {
     let service = behind_a_proxy();
-    let home = Visitor::of(&service).forwarded_for("2001:db8:9:9::1");
+    let home = Visitor::at(&service).forwarded_for("2001:db8:9:9::1");
     drop(home.clone().join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let guesses: Vec<usize> = (0..30).collect();
     all_at_once(&guesses, |number| {
         let stranger = visitor.forwarded_for(&format!("203.0.{number}.1"));
@@ -121,16 +121,16 @@ fn guesses_at_an_account_do_not_delay_a_network_where_its_owner_has_signed_in() 
     });
     let began = Instant::now();
     let abroad = home.forwarded_for("198.51.100.7");
-    assert_eq!(abroad.sign_in(&token, "ada%40example.com", PASSWORD).status, 303, "later, and not never");
+    assert_eq!(abroad.sign_in(&token, "ada%40example.com", PASSWORD).status, 303, "delayed, but not locked out");
     assert!(began.elapsed() > Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
-/// The guesses wait for eight seconds each, and a /48 has 65,536 networks of the size that one client is given.
+/// The guesses wait for eight seconds each, and a /48 has 65,536 networks of the size that counts as one client.
 #[test]
 fn guesses_from_one_large_network_leave_attempts_for_others() {
     let service = behind_a_proxy();
-    drop(Visitor::of(&service).forwarded_for("192.0.2.1").join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::of(&service).with_form("/sign-in");
+    drop(Visitor::at(&service).forwarded_for("192.0.2.1").join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
     let guess = |number: &usize| {
         let stranger = visitor.forwarded_for(&format!("2001:db8:1:{number:x}::1"));
         stranger.request("POST", "/sign-in", &format!("token={token}&email=nobody%40example.com&password=wrong"))

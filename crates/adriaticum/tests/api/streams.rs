@@ -70,7 +70,7 @@ fn streams_opened_and_reset_by_the_thousand_end_the_connection_and_nothing_else(
         });
     }
     service.chat(&key, "hello").completion();
-    assert_eq!(runtime.requests().len(), 5, "none of them got as far as a runtime");
+    assert_eq!(runtime.requests().len(), 5, "no stream reached a runtime");
     let rows = service.rows().len();
     assert!(rows < STREAMS as usize, "{rows} of {} were begun", 4 * STREAMS);
 }

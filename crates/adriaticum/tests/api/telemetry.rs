@@ -38,7 +38,7 @@ fn lines(service: &Service, count: usize) -> Vec<Value> {
     lines
 }
 
-/// Sends one request for each way in which requests end; their statuses and codes.
+/// Sends one request for each outcome; returns their statuses and codes.
 fn every_outcome(service: &Service, runtime: &FakeRuntime) -> Vec<(u16, &'static str)> {
     let (key, powerless) = (service.key(), service.key_with("powerless", &["--without-completions"]));
     service.chat(&key, "hello").completion();
@@ -69,7 +69,7 @@ fn every_outcome(service: &Service, runtime: &FakeRuntime) -> Vec<(u16, &'static
 }
 
 #[test]
-fn each_request_is_counted_once_by_how_it_ended() {
+fn each_request_is_counted_once_by_outcome() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let ended = every_outcome(&service, &runtime);
@@ -93,7 +93,7 @@ fn each_request_is_counted_once_by_how_it_ended() {
         figures.iter().filter(|(name, _)| name.starts_with("adriaticum_requests_total")).map(|(_, n)| n).sum();
     assert_eq!(all, ended.len() as f64);
 
-    // All requests with a key were recorded; for the one that disconnected nobody waited for the commit.
+    // All requests with a key were recorded; the one that disconnected did not wait for its commit.
     for (phase, count) in [("queue", 3.0), ("search", 0.0), ("inference", 3.0), ("persist", 5.0)] {
         let of = |figure: &str| figures[&format!("adriaticum_request_phase_seconds_{figure}{{phase=\"{phase}\"}}")];
         assert_eq!(of("count"), count, "{phase}");
@@ -136,7 +136,7 @@ fn tokens_that_were_not_measured_are_not_counted() {
 }
 
 #[test]
-fn searches_are_counted_by_how_they_ended() {
+fn searches_are_counted_by_outcome() {
     let found = [json!({ "title": "Split", "url": "https://a.example/", "content": "160,577 inhabitants" })];
     let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&found));
     let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
@@ -192,7 +192,7 @@ fn metrics_cover_the_process_and_our_own_engines() {
         assert_eq!(figures.get(&of(&engine)), Some(&value), "{name}");
         assert_eq!(figures.get(&of(&other)), None, "it is not ours");
     }
-    assert!(other.heads().iter().all(|head| !head.contains("/status")), "nor is it asked");
+    assert!(other.heads().iter().all(|head| !head.contains("/status")), "it gets no status request");
     for (name, at_least) in [
         ("process_resident_memory_bytes", 1e6),
         ("process_virtual_memory_bytes", 1e6),
@@ -227,15 +227,15 @@ fn the_log_has_one_line_per_request_without_message_text() {
 
     let ended = every_outcome(&service, &runtime);
     let lines = lines_of(1 + ended.len());
-    let mut told: Vec<_> = lines[1..]
+    let mut logged: Vec<_> = lines[1..]
         .iter()
         .map(|line| (line["status"].as_u64().unwrap() as u16, line["code"].as_str().unwrap_or_default()))
         .collect();
-    told.sort_unstable();
-    assert_eq!(told, ended);
+    logged.sort_unstable();
+    assert_eq!(logged, ended);
     assert!(lines.iter().all(|line| is_request_id(line["request_id"].as_str().unwrap())));
     let gone = lines.iter().find(|line| line["status"] == 499).unwrap();
-    assert_eq!(gone["runtime"], json!(runtime.url()), "whom one hung up on is known");
+    assert_eq!(gone["runtime"], json!(runtime.url()), "the runtime of a disconnected request is known");
     let log = service.log();
     for secret in ["Quagga", "hello", &key, &key[20..]] {
         assert!(!log.contains(secret), "{secret} is in the log");
@@ -261,7 +261,7 @@ fn passed_on(heads: &[String], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_callers_trace_goes_on_to_runtime_and_search() {
+fn a_callers_trace_is_passed_on_to_runtime_and_search() {
     let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&[]));
     let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
     let key = service.key();
@@ -328,14 +328,14 @@ fn a_collector_gets_the_spans_of_a_request_in_its_callers_trace() {
     let parts: Vec<_> = spans.iter().filter(|span| span.parent == root.id).collect();
     let names: Vec<_> = parts.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, ["authenticate", "search", "inference", "persist"]);
-    assert_eq!(to_search, [format!("00-{TRACE}-{}-01", parts[1].id)], "Search goes on from its own span");
+    assert_eq!(to_search, [format!("00-{TRACE}-{}-01", parts[1].id)], "Search continues from the span of the search");
     assert_eq!(to_runtime, [format!("00-{TRACE}-{}-01", parts[2].id)]);
     assert_eq!(parts[2].attribute("server.address"), Some(runtime.url()));
 
     let others: Vec<_> = spans.iter().filter(|span| span.id != root.id && span.parent != root.id).collect();
     let refused = others.iter().find(|span| span.name == "chat adriaticum").unwrap();
     assert_eq!(refused.attribute("error.type").as_deref(), Some("invalid_api_key"));
-    assert_eq!(others.len(), 2, "that and its look at the key; the one that nobody wants is not there: {others:?}");
+    assert_eq!(others.len(), 2, "the refused request and its authentication, none for the unsampled one: {others:?}");
     for secret in ["inhabitants", &key] {
         assert!(!collector.received(secret), "{secret} was sent to the collector");
     }
@@ -351,8 +351,8 @@ fn traces_are_sampled_and_an_unreachable_collector_does_no_harm() {
     assert!(service.wait_for_exit().success());
     assert!(collector.spans().is_empty());
 
-    let nobody = unreachable_url().replace("/v1", "");
-    let mut service = ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &nobody).start();
+    let closed = unreachable_url().replace("/v1", "");
+    let mut service = ADRIATICUM.service_with(&[&runtime]).set("otlp.endpoint", &closed).start();
     let key = service.key();
     (0..50).for_each(|_| drop(service.chat(&key, "hello").completion()));
     service.signal(rustix::process::Signal::TERM);

@@ -66,7 +66,7 @@ fn completions_go_over_both_protocols() {
         }
         connection.send(chat("nonsense")).1.expect_error("invalid_api_key");
     }
-    assert_eq!(service.get_ops("/healthz"), (200, "ok\n".into()), "in the clear, as before");
+    assert_eq!(service.get_ops("/healthz"), (200, "ok\n".into()), "plain HTTP, as before");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_new_certificate_is_served_to_the_next_connection() {
 }
 
 #[test]
-fn sighup_reloads_certificates_at_once() {
+fn sighup_reloads_certificates_immediately() {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service(), &[&pair]).start();
@@ -143,14 +143,14 @@ fn an_unusable_certificate_does_not_replace_a_good_one() {
     // Not a certificate; then a valid one for another key.
     for (expected, bytes) in [(1, b"nonsense".to_vec()), (2, std::fs::read(&other.certificate).unwrap())] {
         replace_file(&pair.certificate, &bytes);
-        wait_for("a word about it in the log", || (refusals() == expected).then_some(()));
+        wait_for("the log line", || (refusals() == expected).then_some(()));
         let mut connection = connect(&service, &authority.client(BOTH));
         assert_eq!(connection.certificate, before);
         connection.send(chat(&key)).1.completion();
     }
     replace_file(&pair.key, &std::fs::read(&other.key).unwrap());
     wait_for("the pair", || (connect(&service, &authority.client(BOTH)).certificate == after).then_some(()));
-    assert_eq!(refusals(), 2, "told once each");
+    assert_eq!(refusals(), 2, "logged once each");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn unusable_certificates_are_reported_at_startup_and_by_check() {
     let (one, _) = authority.issue("one", &["localhost", "console.localhost"]);
     let (other, _) = authority.issue("other", &["localhost"]);
     let [crt, key, wrong] = [&one.certificate, &one.key, &other.key].map(|file| file.to_str().unwrap());
-    for (certificate, key, base_url, told) in [
+    for (certificate, key, base_url, says) in [
         (crt, wrong, "https://localhost/v1", "other.key: it is not the key of the certificate in"),
         (crt, crt, "https://localhost/v1", "one.crt: no items found"),
         (key, key, "https://localhost/v1", "one.key: there is no certificate in it"),
@@ -180,13 +180,13 @@ fn unusable_certificates_are_reported_at_startup_and_by_check() {
         for command in ["serve", "check"] {
             let output = installation.run(&[command]);
             assert_eq!(output.code, Some(1), "{output:?}");
-            assert!(format!("{}{}", output.stdout, output.stderr).contains(told), "{told}: {output:?}");
+            assert!(format!("{}{}", output.stdout, output.stderr).contains(says), "{says}: {output:?}");
         }
     }
 }
 
 #[test]
-fn check_says_how_long_certificates_last_and_for_whom() {
+fn check_reports_expiry_and_names_of_certificates() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let in_days = |days: u64| {
         let then = std::time::SystemTime::now() + Duration::from_secs(days * 24 * 60 * 60);
@@ -197,23 +197,23 @@ fn check_says_how_long_certificates_last_and_for_whom() {
     let (short, _) = authority.issue_with("short", names, in_days(13));
     let (old, _) = authority.issue_with("old", names, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 2));
     let (narrow, _) = authority.issue_with("narrow", &["localhost"], in_days(60));
-    for (pair, code, told) in [
+    for (pair, code, says) in [
         (&good, 0, "ok    tls       there is a certificate for console.localhost"),
         (&short, 0, "short.crt expires soon"),
-        (&old, 1, "old.crt has expired, at 2020-01-02T00:00:00Z"),
-        (&narrow, 1, "no certificate is for console.localhost"),
+        (&old, 1, "old.crt expired at 2020-01-02T00:00:00Z"),
+        (&narrow, 1, "no certificate covers console.localhost"),
     ] {
         let mut installation = ADRIATICUM.install();
         installation.set("runtime.urls", &runtime.url());
         settings(&[pair]).iter().for_each(|(name, value)| installation.set(name, value));
         let output = installation.run(&["check"]);
         assert_eq!(output.code, Some(code), "{output:?}");
-        assert!(output.stdout.contains(told), "{told}: {output:?}");
+        assert!(output.stdout.contains(says), "{says}: {output:?}");
     }
 }
 
 #[test]
-fn plain_http_on_a_tls_port_is_told_so() {
+fn plain_http_on_a_tls_port_gets_an_explanation() {
     let (runtime, authority) = (FakeRuntime::start(Behaviour::Echo), CertificateAuthority::generate());
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service_with(&[&runtime]), &[&pair]).start();
@@ -233,7 +233,7 @@ fn a_handshake_must_end_in_time() {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = secured(ADRIATICUM.service(), &[&pair]).set("api.head_timeout", "300ms").start();
-    // Nothing; the start of a handshake; something else that starts like one.
+    // Nothing, and the start of a handshake.
     for start in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let began = Instant::now();
         let mut connection = Connection::connect(service.address());

@@ -1,5 +1,5 @@
-//! What a person changes in the console is decided in its transaction: by a session that has not ended, an account that
-//! is not disabled, and the role that it has then.
+//! A change in the console is authorized within its transaction: the session must not have ended, the account must not be
+//! disabled, and the role at that time counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ fn service() -> (Service, FakeRuntime) {
     (ADRIATICUM.service_with(&[&runtime]).set("console.keys_per_person", "1000000").start(), runtime)
 }
 
-/// Sends a form whose body is asked for, and so its session was looked up, before something else happens.
+/// Sends a form in two steps: `meanwhile` runs after the head, with which the session is looked up, and before the body.
 fn send_late(visitor: &Visitor, target: &str, form: &str, meanwhile: impl FnOnce()) -> Response {
     let request = visitor.request("POST", target, form).header("Expect", "100-continue");
     let mut connection = visitor.connect();
@@ -34,7 +34,7 @@ fn assert_signed_out(response: &Response, target: &str) {
 
 /// The public id of a key that the person creates.
 fn create_key(visitor: &Visitor, token: &str) -> String {
-    let created = visitor.send("POST", "/keys", &format!("token={token}&name=first&completions=yes&life=never"));
+    let created = visitor.send("POST", "/keys", &format!("token={token}&name=first&completions=yes&lifetime=never"));
     let page = String::from_utf8(created.body).unwrap();
     page.split_once("adria_").unwrap_or_else(|| panic!("no key: {page}")).1[..12].to_owned()
 }
@@ -42,13 +42,13 @@ fn create_key(visitor: &Visitor, token: &str) -> String {
 #[test]
 fn a_person_who_was_just_disabled_changes_nothing() {
     let (service, _runtime) = service();
-    Visitor::of(&service).join(&service, "Ada", "admin");
-    let (bob, token) = Visitor::of(&service).join(&service, "Bob", "developer").with_form("/keys");
+    Visitor::at(&service).join(&service, "Ada", "admin");
+    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
     let id = create_key(&bob, &token);
     let before = json(&service, &["keys", "list", "--json"]);
     let mut session = (bob, token);
     for (target, form) in [
-        ("/keys".to_owned(), "name=second&completions=yes&life=never"),
+        ("/keys".to_owned(), "name=second&completions=yes&lifetime=never"),
         (format!("/keys/{id}/rename"), "name=other"),
         (format!("/keys/{id}/rotate"), "overlap=24h"),
         (format!("/keys/{id}/settings"), "expires=2030-01-31&note=mine&project=x"),
@@ -61,7 +61,7 @@ fn a_person_who_was_just_disabled_changes_nothing() {
         assert_signed_out(&send_late(bob, &target, &format!("token={token}&{form}"), disable), &target);
         assert_eq!(json(&service, &["keys", "list", "--json"]), before, "{target}");
         service.run_ok(&["accounts", "enable", "bob@example.com"]);
-        session = Visitor::of(&service).enter("Bob").with_form("/keys");
+        session = Visitor::at(&service).enter("Bob").with_form("/keys");
     }
     assert_eq!(json(&service, &["accounts", "list", "--json"])[1]["name"], "Bob");
 }
@@ -69,13 +69,13 @@ fn a_person_who_was_just_disabled_changes_nothing() {
 #[test]
 fn an_administrator_who_was_just_demoted_changes_nothing() {
     let (service, _runtime) = service();
-    Visitor::of(&service).join(&service, "Ada", "admin");
-    let mut mallory = Visitor::of(&service).join(&service, "Mallory", "admin").with_form("/team");
+    Visitor::at(&service).join(&service, "Ada", "admin");
+    let mut mallory = Visitor::at(&service).join(&service, "Mallory", "admin").with_form("/team");
     let id = json(&service, &["accounts", "list", "--json"])[0]["id"].as_str().unwrap().to_owned();
     for (target, form) in [
         ("/limits".to_owned(), "scope=everyone&kind=requests-per-day&amount=1"),
         ("/prices".to_owned(), "project=&prompt=1&completion=1&currency=EUR"),
-        ("/team/invitations".to_owned(), "note=me&role=developer&life=7"),
+        ("/team/invitations".to_owned(), "note=me&role=developer&lifetime=7"),
         (format!("/team/{id}/revoke-keys"), ""),
         (format!("/team/{id}/sign-out"), ""),
         (format!("/team/{id}/profile"), "name=Fool&email=fool%40example.com"),
@@ -84,7 +84,7 @@ fn an_administrator_who_was_just_demoted_changes_nothing() {
         let demote = || drop(service.run_ok(&["accounts", "role", "mallory@example.com", "developer"]));
         assert_signed_out(&send_late(visitor, &target, &format!("token={token}&{form}"), demote), &target);
         service.run_ok(&["accounts", "role", "mallory@example.com", "admin"]);
-        mallory = Visitor::of(&service).enter("Mallory").with_form("/team");
+        mallory = Visitor::at(&service).enter("Mallory").with_form("/team");
     }
     assert_eq!(json(&service, &["limits", "list", "--json"]), Vec::<Value>::new());
     assert_eq!(json(&service, &["accounts", "links", "--json"]), Vec::<Value>::new());
@@ -94,7 +94,7 @@ fn an_administrator_who_was_just_demoted_changes_nothing() {
 #[test]
 fn a_session_that_has_ended_gets_no_completion_in_the_playground() {
     let (service, runtime) = service();
-    let (bob, token) = Visitor::of(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
     let body = testbed::chat_body("hello");
     let request = bob.request("POST", "/playground", &body).header("Content-Type", "application/json");
     let request = request.header("X-Form-Token", &token).header("Expect", "100-continue");
@@ -105,11 +105,11 @@ fn a_session_that_has_ended_gets_no_completion_in_the_playground() {
     assert_eq!(runtime.requests().len(), 0);
 }
 
-/// More than fits into the buffers between both sides.
+/// The export is larger than the buffers between both sides.
 #[test]
 fn an_export_ends_with_the_session() {
     let service = ADRIATICUM.service().on_sqlite().start();
-    let ada = Visitor::of(&service).join(&service, "Ada", "admin");
+    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
     let database = rusqlite::Connection::open(service.data().join("adriaticum.db")).unwrap();
     let fill = "CREATE TEMP TABLE line AS SELECT * FROM audit LIMIT 1;
         UPDATE line SET number = NULL;
@@ -121,19 +121,19 @@ fn an_export_ends_with_the_session() {
     assert_eq!(export.status, 200);
     service.run_ok(&["accounts", "sign-out", "ada@example.com"]);
     let rest = connection.read_to_end();
-    assert!(!rest.ends_with(b"\r\n0\r\n\r\n"), "{} bytes, and then its end", rest.len());
+    assert!(!rest.ends_with(b"\r\n0\r\n\r\n"), "{} bytes, with a regular end", rest.len());
 }
 
-/// Several tabs go on with one change until they are refused, while the person loses the right to make it. `VIEWER_RACES`
-/// says how often.
+/// Several tabs repeat a change until they are refused, while the person loses the right to make it. `VIEWER_RACES` sets
+/// the number of races.
 #[test]
 fn nothing_follows_the_loss_of_a_right() {
     let races = std::env::var("VIEWER_RACES").map_or(10, |races| races.parse().unwrap());
     let (service, _runtime) = service();
-    let ada = Visitor::of(&service).join(&service, "Ada", "admin");
+    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
     let email = "mallory@example.com";
-    Visitor::of(&service).join(&service, "Mallory", "admin");
-    let create = "name=more&completions=yes&life=never";
+    Visitor::at(&service).join(&service, "Mallory", "admin");
+    let create = "name=more&completions=yes&lifetime=never";
     let cases = [
         ("/keys", create, &["disable", email][..], &["enable", email][..], "disabled-account"),
         (
@@ -147,7 +147,7 @@ fn nothing_follows_the_loss_of_a_right() {
     ];
     for race in 0..races {
         let (target, form, lose, regain, action) = &cases[race % cases.len()];
-        let (mallory, token) = Visitor::of(&service).enter("Mallory").with_form("/account");
+        let (mallory, token) = Visitor::at(&service).enter("Mallory").with_form("/account");
         let form = format!("token={token}&{form}");
         let has_begun = AtomicBool::new(false);
         thread::scope(|scope| {

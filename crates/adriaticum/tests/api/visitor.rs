@@ -17,8 +17,8 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Of a console with a listener of its own.
-    pub(crate) fn of(service: &Service) -> Self {
+    /// A visitor of a console with a separate listener.
+    pub(crate) fn at(service: &Service) -> Self {
         let origin = service.banner_value("Console").unwrap();
         let console = format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap();
         Self::at(console, &origin)
@@ -34,19 +34,19 @@ impl Visitor {
         Self { peer, ..self }
     }
 
-    /// Has its address in a proxy's header.
+    /// Sends these addresses in a proxy's header.
     pub(crate) fn forwarded_for(&self, addresses: &str) -> Self {
         Self { forwarded_for: addresses.into(), ..self.clone() }
     }
 
-    /// Creates an account by an invitation of the command line, and is signed in.
+    /// Creates an account with an invitation of the command line, and is signed in.
     pub(crate) fn join(self, service: &Service, name: &str, role: &str) -> Self {
         let link = service.run_ok(&["accounts", "invite", name, "--role", role]);
         let path = format!("/welcome/{}", link.trim().split_once("/welcome/").unwrap().1);
         self.use_invitation(&path, name)
     }
 
-    /// Creates an account by the path of an invitation, and is signed in.
+    /// Creates an account with the path of an invitation, and is signed in.
     pub(crate) fn use_invitation(self, path: &str, name: &str) -> Self {
         let (visitor, token) = self.with_form(path);
         let email = format!("{}%40example.com", name.to_lowercase());
@@ -68,7 +68,7 @@ impl Visitor {
         (self, token)
     }
 
-    /// With a cookie that a response sets, beside the others.
+    /// Adds a cookie that a response sets.
     pub(crate) fn with_cookie(&self, response: &Response, name: &str) -> Self {
         Self { cookie: format!("{}; {}", self.cookie, cookie(response, name)), ..self.clone() }
     }
@@ -103,7 +103,7 @@ impl Visitor {
         Connection::connect_from(self.peer, self.console)
     }
 
-    /// Signs in with the password, as who joined under that name.
+    /// Signs in as the person who joined under that name.
     pub(crate) fn enter(self, name: &str) -> Self {
         let (visitor, token) = Self { cookie: String::new(), ..self }.with_form("/sign-in");
         let entered = visitor.sign_in(&token, &format!("{}%40example.com", name.to_lowercase()), PASSWORD);

@@ -1,4 +1,4 @@
-//! What hostile callers and visitors do. An attack begins, goes on by itself, and ends when what it returned is dropped.
+//! Attacks of hostile callers and visitors. `begin` starts an attack; it ends when the returned value is dropped.
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use testbed::{
 };
 
 const FACTUAL: &str = "How many inhabitants does the city of Split in Croatia have?";
-/// A little less than a body may have.
+/// Slightly less than the limit of a body.
 const HALF_BYTES: usize = 250_000;
 const HTTP2_STREAMS: usize = 128;
 
@@ -34,13 +34,13 @@ pub(crate) struct Attack {
 }
 
 pub(crate) const ATTACKS: &[Attack] = &[
-    Attack { name: "sign-ins at once", begin: sign_in_at_once },
+    Attack { name: "simultaneous sign-ins", begin: sign_in_simultaneously },
     Attack { name: "half-sent bodies over HTTP/1.1", begin: hold_bodies_over_http1 },
     Attack { name: "half-sent bodies over HTTP/2", begin: hold_bodies_over_http2 },
     Attack { name: "half-sent bodies without a key", begin: hold_bodies_without_a_key },
     Attack { name: "half-sent heads on thousands of connections", begin: hold_heads },
-    Attack { name: "responses that nobody reads", begin: leave_responses_unread },
-    Attack { name: "connections opened without end", begin: flood_with_connections },
+    Attack { name: "unread responses", begin: leave_responses_unread },
+    Attack { name: "floods of connections", begin: flood_with_connections },
     Attack { name: "hostile search results", begin: ask_for_hostile_results },
 ];
 
@@ -48,8 +48,8 @@ fn address(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// Forty people who do not know the password, at the same time.
-fn sign_in_at_once(target: &Target<'_>) -> Box<dyn Any> {
+/// Forty sign-ins with a wrong password at the same time.
+fn sign_in_simultaneously(target: &Target<'_>) -> Box<dyn Any> {
     let tries: Vec<_> = (0..40).collect();
     all_at_once(&tries, |number| {
         Visitor::anonymous(target.service).try_password(&format!("nobody{number}@example.com"), "a guess").status
@@ -62,7 +62,7 @@ fn hold_bodies_over_http1(target: &Target<'_>) -> Box<dyn Any> {
         let request = Request::chat(key, vec![b' '; HALF_BYTES]).bytes();
         (0..300).map(move |number| {
             let mut connection = Connection::connect_from(address(last), target.service.address());
-            // Half of them send much and half of them declare much.
+            // Half of them send nearly the whole body, half of them only declare it.
             connection.send_while_open(&request[..if number % 2 == 0 { request.len() - 10 } else { 1_000 }]);
             connection
         })
@@ -78,7 +78,7 @@ fn hold_bodies_without_a_key(target: &Target<'_>) -> Box<dyn Any> {
     Box::new(hold_streams(target, "nobody", 5))
 }
 
-/// Half a body on every stream of so many connections, once the service has taken or refused all of them.
+/// Half a body on every stream of `connections` connections; returns once the service has taken or refused all of them.
 fn hold_streams(target: &Target<'_>, key: &str, connections: usize) -> Vec<(Http2Client, Vec<PendingResponse>)> {
     let connect = |_| Http2Client::connect_from(address(4), target.service.address());
     let clients: Vec<_> = (0..connections).map(connect).collect();
@@ -94,7 +94,7 @@ fn hold_streams(target: &Target<'_>, key: &str, connections: usize) -> Vec<(Http
     held
 }
 
-/// As large as a head may be, but for its end.
+/// Heads of nearly the maximum size, without their end.
 fn hold_heads(target: &Target<'_>) -> Box<dyn Any> {
     let head = Request::chat("x", "").header("X-Padding", &"x".repeat(30_000)).head();
     let held = (0..1_000).flat_map(|_| [5, 6, 7]).map(|last| {
@@ -118,7 +118,7 @@ fn leave_responses_unread(target: &Target<'_>) -> Box<dyn Any> {
     Box::new(held.collect::<Vec<_>>())
 }
 
-/// Connections come and go, from a few addresses.
+/// Opens and closes connections from a few addresses.
 fn flood_with_connections(target: &Target<'_>) -> Box<dyn Any> {
     let service = target.service.address();
     Box::new(Background::start(move |is_over| {
@@ -142,7 +142,7 @@ fn ask_for_hostile_results(target: &Target<'_>) -> Box<dyn Any> {
     }))
 }
 
-/// Pages that take a parser of HTML long, and that it complains about tag by tag.
+/// Pages that are slow to parse as HTML, with a parse error for every tag.
 pub(crate) fn hostile_results() -> Vec<Value> {
     let tags = ["<i a=1>", "<table><b>", "<a href=1><p>", "<svg><p><math><select>"];
     let page = |number: usize| tags[number % tags.len()].repeat(19_000 / tags[number % tags.len()].len());

@@ -1,4 +1,4 @@
-//! The well-behaved caller: one request after the other, with a key and an address of its own.
+//! The well-behaved caller: one request after the other, with its own key and address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,11 +9,11 @@ use testbed::{Connection, Request, Service, chat_body};
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 const MIN_REQUESTS: usize = 300;
 const MIN_TIME: Duration = Duration::from_millis(1500);
-/// A new connection for every so many requests.
+/// Requests on one connection before a new one is opened.
 const REQUESTS_PER_CONNECTION: usize = 10;
-/// The 99th percentile may be so many times that in quiet.
+/// The maximum ratio of the 99th percentile to the one without attacks.
 const MAX_RATIO: u32 = 3;
-/// Attackers, service and caller share the test's machine: below this, it is the machine that is measured.
+/// Attackers, service and caller share the test's machine: a 99th percentile below this is noise of the machine.
 const NOISE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Caller<'a> {
@@ -23,7 +23,7 @@ pub(crate) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     pub(crate) fn new(service: &'a Service) -> Self {
-        // Nothing that Search is asked for.
+        // A request that is not searched for.
         let body = chat_body("Write a short poem about the sea.");
         Self { service, request: Request::chat(&service.key(), body).bytes() }
     }
@@ -58,7 +58,7 @@ impl Latencies {
         self.times[(self.times.len() - 1) * percent / 100]
     }
 
-    /// Whether nobody would notice the difference.
+    /// Whether the difference is within the tolerance.
     pub(crate) fn are_like(&self, quiet: &Self) -> bool {
         self.percentile(99) <= (MAX_RATIO * quiet.percentile(99)).max(NOISE)
     }

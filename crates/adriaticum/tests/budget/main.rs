@@ -1,13 +1,13 @@
-//! A budget of memory: the service has to stay within the 512 MiB that the Helm chart gives it, while hostile callers and
-//! visitors do their worst and one well-behaved caller goes on as if nothing happened.
+//! The memory budget: under attacks by callers and visitors, the service has to stay within the 512 MiB that the Helm
+//! chart gives it, and one well-behaved caller must not notice them.
 //!
-//! What is measured is the process's own peak of resident memory (`VmHWM`), which the system keeps exactly and which
-//! needs no privilege; a runtime that is not the embedded engine answers. Each attack is tried alone, then all at the
-//! same time. `TEST_ROUNDS` (1) repeats the whole.
+//! The test measures the process's peak of resident memory (`VmHWM`), which the system keeps exactly and which needs no
+//! privilege. A fake runtime answers instead of the embedded engine. Each attack is tried alone, then all at the same
+//! time. `TEST_ROUNDS` (1) repeats the whole.
 //!
-//! Found on the program as it was before (issue 17, faults 1 and 2): half-sent bodies over HTTP/2 took it to 524 MiB while
-//! no request counted as in flight; forty sign-ins at once kept 117 MiB for good, and all attacks together 1,078 MiB,
-//! with the well-behaved caller's 99th percentile at 2.1 s instead of 14 ms.
+//! Before bodies and sign-ins were bounded, it failed: half-sent bodies over HTTP/2 took 524 MiB while no request counted
+//! as in flight; forty simultaneous sign-ins kept 117 MiB permanently, and all attacks together 1,078 MiB, with the
+//! well-behaved caller's 99th percentile at 2.1 s instead of 14 ms.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attacks;
@@ -26,7 +26,7 @@ const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum"));
 const CHART_LIMIT_BYTES: u64 = 512 << 20;
 
 #[test]
-fn one_caller_is_served_as_ever_and_memory_stays_within_the_charts_limit_whatever_others_do() {
+fn under_attack_a_caller_is_served_as_before_and_memory_stays_within_the_charts_limit() {
     let rounds: usize = std::env::var("TEST_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number"));
     raise_file_limit();
     let runtime = FakeRuntime::start(Behaviour::Echo);
@@ -41,18 +41,19 @@ fn one_caller_is_served_as_ever_and_memory_stays_within_the_charts_limit_whateve
     let mut faults = Vec::new();
     for _ in 0..rounds {
         for attack in ATTACKS {
-            suffer(attack.name, &[attack], &target, &mut caller, &quiet, &mut faults);
+            measure_under(attack.name, &[attack], &target, &mut caller, &quiet, &mut faults);
         }
-        suffer("all at the same time", &ATTACKS.iter().collect::<Vec<_>>(), &target, &mut caller, &quiet, &mut faults);
+        let all: Vec<_> = ATTACKS.iter().collect();
+        measure_under("all at the same time", &all, &target, &mut caller, &quiet, &mut faults);
     }
     wait_until_over(&service, &mut faults);
     println!("{:<42} {}   {} MiB", "quiet again", caller.measure(), mebibytes(service.resident_bytes()));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Measures the well-behaved caller under attack, and adds what is wrong. If the machine itself stood still meanwhile, a
-/// caller who was slow is measured under the same attack again.
-fn suffer(
+/// Measures the well-behaved caller under attack, and adds faults. If the machine stalled meanwhile, a slow caller is
+/// measured under the same attack again.
+fn measure_under(
     name: &str,
     attacks: &[&Attack],
     target: &Target<'_>,
@@ -60,16 +61,16 @@ fn suffer(
     quiet: &Latencies,
     faults: &mut Vec<String>,
 ) {
-    let suffered = measure(
+    let measured = measure(
         |latencies: &Latencies| latencies.are_like(quiet),
-        || suffer_once(name, attacks, target, caller, faults),
+        || measure_once_under(name, attacks, target, caller, faults),
     );
-    if let Err(slow) = suffered {
-        faults.push(format!("{name}: the well-behaved caller had {slow}, after {quiet} in quiet"));
+    if let Err(slow) = measured {
+        faults.push(format!("{name}: the well-behaved caller had {slow}, and {quiet} without attacks"));
     }
 }
 
-fn suffer_once(
+fn measure_once_under(
     name: &str,
     attacks: &[&Attack],
     target: &Target<'_>,
@@ -96,13 +97,13 @@ fn suffer_once(
     latencies
 }
 
-/// Whatever the attackers held is given back once they are gone.
+/// Slots and memory that the attackers held are released once they have disconnected.
 fn wait_until_over(service: &Service, faults: &mut Vec<String>) {
     if let Some(held) = service.metric("adriaticum_body_memory_bytes") {
         println!("{} MiB of bodies held at the end of the attacks", mebibytes(held as u64));
         wait_for("the bodies' memory", || (service.metric("adriaticum_body_memory_bytes") == Some(0.0)).then_some(()));
     } else {
-        faults.push("no metric tells what bodies hold".into());
+        faults.push("no metric shows the memory of bodies".into());
     }
     wait_for("requests in flight", || (service.metric("adriaticum_requests_in_flight") == Some(0.0)).then_some(()));
 }

@@ -1,4 +1,4 @@
-//! The crate `async-openai`, which needs no script.
+//! The client `async-openai`, a crate.
 
 use async_openai::Client;
 use async_openai::config::OpenAIConfig;
@@ -10,7 +10,7 @@ use async_openai::types::chat::{
 use crate::behaviour::End;
 use crate::cases::Case;
 
-/// Asks for each case at once.
+/// Sends the requests of all cases at the same time.
 pub(crate) fn run(cases: &[Case]) -> Vec<End> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let asking: Vec<_> = cases
@@ -36,7 +36,7 @@ fn end(case: &str, result: Result<CreateChatCompletionResponse, OpenAIError>) ->
         Err(error) => {
             let said = Some(format!("{error:?}"));
             let (exception, status, code) = match error {
-                OpenAIError::ApiError(told) => ("ApiError", Some(told.status_code.as_u16()), told.api_error.code),
+                OpenAIError::ApiError(error) => ("ApiError", Some(error.status_code.as_u16()), error.api_error.code),
                 OpenAIError::JSONDeserialize(..) => ("JSONDeserialize", None, None),
                 _ => ("another", None, None),
             };

@@ -1,5 +1,5 @@
-//! How each client handles every response: the text of completions, the exception for each error, how often and when it
-//! retries. What all clients must have in common is asserted here; where they differ, `docs/clients.md` must say how.
+//! The handling of every response by each client: the text of completions, the exception for each error, the number and
+//! times of retries. Common behaviour is asserted here; differences must be described in `docs/clients.md`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use crate::page;
 use crate::relay::Exchange;
 use crate::scripts::Workshop;
 
-/// How a case ended for a client.
+/// The result of a case for a client.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct End {
     pub(crate) case: String,
@@ -27,7 +27,7 @@ pub(crate) struct End {
     pub(crate) code: Option<String>,
     pub(crate) request_id: Option<String>,
     /// The exception in full.
-    #[allow(dead_code, reason = "read by people, in the message of a test that failed")]
+    #[allow(dead_code, reason = "shown in the message of a failed test")]
     pub(crate) said: Option<String>,
 }
 
@@ -52,12 +52,12 @@ const ERRORS: [(&str, u16, &str); 9] = [
     ("size", 413, "payload_too_large"),
     ("runtime", 502, "inference_error"),
     ("search", 503, "search_unavailable"),
-    ("room", 503, "service_unavailable"),
+    ("capacity", 503, "service_unavailable"),
     ("unconfigured", 503, "service_unavailable"),
 ];
 
 #[test]
-fn every_client_completes_fails_and_tries_again_as_the_page_says() {
+fn every_client_completes_fails_and_retries_as_documented() {
     let (stage, workshop) = (Services::start(), Workshop::open());
     let watched: Vec<_> = std::thread::scope(|scope| {
         let watch = |(client, script)| {
@@ -69,11 +69,11 @@ fn every_client_completes_fails_and_tries_again_as_the_page_says() {
     });
     let rows: Vec<_> = watched.iter().flatten().collect();
     show(&rows);
-    assert_eq!(rows.len(), CLIENTS.len(), "what the others did wrong is told above");
+    assert_eq!(rows.len(), CLIENTS.len(), "the failures of the others are above");
     let page = page::text();
     for row in rows {
         for line in [&row.exceptions, &row.requests] {
-            assert!(page.contains(line.as_str()), "docs/clients.md says something else than\n{line}");
+            assert!(page.contains(line.as_str()), "docs/clients.md lacks the row\n{line}");
         }
     }
 }
@@ -116,7 +116,7 @@ struct Watched<'a> {
 impl Watched<'_> {
     fn end(&self, case: &str) -> &End {
         let end = self.ends.iter().find(|end| end.case == case);
-        end.unwrap_or_else(|| panic!("{} says nothing of {case}: {:?}", self.client, self.ends))
+        end.unwrap_or_else(|| panic!("{} has no result for {case}: {:?}", self.client, self.ends))
     }
 
     fn exchanges(&self, case: &str) -> Vec<Exchange> {
@@ -150,14 +150,14 @@ impl Watched<'_> {
             let end = self.end(case);
             assert!(end.exception.is_some(), "{}: {end:?}", self.client);
             assert_eq!(end.status, Some(status), "{}: {end:?}", self.client);
-            // Some clients do not show the code or the request id; where they do, they are ours.
-            assert!(end.code.as_deref().is_none_or(|told| told == code), "{}: {end:?}", self.client);
+            // Some clients do not expose the code or the request id; where they do, these must be the service's.
+            assert!(end.code.as_deref().is_none_or(|found| found == code), "{}: {end:?}", self.client);
             let seen = self.exchanges(case);
             let last = seen.last().unwrap_or_else(|| panic!("{}: {end:?}", self.client));
             assert_eq!(last.response.outcome(), (status, Some(code.to_owned())), "{}: {case}", self.client);
             let id = last.response.header("x-request-id");
             assert!(end.request_id.is_none() || end.request_id.as_deref() == id, "{}: {end:?}", self.client);
-            assert!(status >= 500 || seen.len() == 1, "{} tries again after {status}: {seen:?}", self.client);
+            assert!(status >= 500 || seen.len() == 1, "{} retries after {status}: {seen:?}", self.client);
         }
     }
 
@@ -177,12 +177,12 @@ impl Watched<'_> {
         for (case, ..) in ERRORS.iter().filter(|(case, ..)| !matches!(*case, "search" | "unconfigured")) {
             write!(exceptions, " `{}` |", self.end(case).exception.as_deref().unwrap()).unwrap();
         }
-        let told = self.end("room");
-        for told in [&told.code, &told.request_id] {
-            write!(exceptions, " {} |", if told.is_some() { "yes" } else { "no" }).unwrap();
+        let end = self.end("capacity");
+        for exposed in [&end.code, &end.request_id] {
+            write!(exceptions, " {} |", if exposed.is_some() { "yes" } else { "no" }).unwrap();
         }
         let mut requests = format!("| {} |", self.client);
-        for case in ["runtime", "search", "room", "unconfigured"] {
+        for case in ["runtime", "search", "capacity", "unconfigured"] {
             write!(requests, " {} |", self.exchanges(case).len()).unwrap();
         }
         write!(requests, " {} | {unmeasured} |", if waited { "yes" } else { "no" }).unwrap();
@@ -190,7 +190,8 @@ impl Watched<'_> {
     }
 }
 
-/// Leaves the tables where the build's other results are, and shows them; past the test runner, which would keep them.
+/// Writes the tables to cargo's temporary folder for tests, and directly to standard error, which the test runner does not
+/// capture.
 fn show(rows: &[&Row]) {
     let mut tables = format!("{}\n{}\n", page::EXCEPTIONS, rule(page::EXCEPTIONS));
     rows.iter().for_each(|row| writeln!(tables, "{}", row.exceptions).unwrap());

@@ -1,4 +1,4 @@
-//! The cases: one for every way in which a request can end, each with a service in which it ends so.
+//! The cases: one for every outcome of a request, each with a service that causes it.
 
 use serde::Serialize;
 use testbed::{Behaviour, Connection, FakeRuntime, Request, Service, ServiceBuilder, chat_body, unreachable_url};
@@ -9,7 +9,7 @@ use crate::relay::Relay;
 /// `Retry-After` of the busy runtime; longer than the first backoff of any client.
 pub(crate) const RETRY_AFTER_SECONDS: u64 = 3;
 
-/// One request for a client to send. The message starts with the names of client and case, by which the relay finds it.
+/// One request for a client to send. The message starts with the names of client and case, which identify it to the relay.
 #[derive(Debug, Serialize)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -91,7 +91,7 @@ impl Services {
             long(case("size", &self.echoing), 262_144),
             case("runtime", &self.failing),
             case("search", &self.searching),
-            case("room", &self.full),
+            case("capacity", &self.full),
             case("unconfigured", &self.unconfigured),
         ]
     }
@@ -102,7 +102,7 @@ impl Services {
             "unmeasured" => &self.unmeasuring,
             "runtime" => &self.failing,
             "search" => &self.searching,
-            "room" => &self.full,
+            "capacity" => &self.full,
             "unconfigured" => &self.unconfigured,
             _ => &self.echoing,
         };

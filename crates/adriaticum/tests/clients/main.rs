@@ -1,10 +1,11 @@
-//! The service through client libraries that developers use, in the versions of `versions/`. `docs/clients.md` says how
-//! they handle every response; the tests compare that page with what they do.
+//! The service through common client libraries, in the versions of `versions/`. `docs/clients.md` describes how they
+//! handle every response; the tests compare that page with their behaviour.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod async_openai;
 mod behaviour;
 mod cases;
+mod open_webui;
 mod page;
 mod relay;
 mod scripts;

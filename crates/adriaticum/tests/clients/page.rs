@@ -1,4 +1,4 @@
-//! `docs/clients.md`: its tables are what the clients really do, and its programs run.
+//! `docs/clients.md`: its tables describe what the clients do, and its programs run.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::scripts::Workshop;
 /// The head of the table of exceptions.
 pub(crate) const EXCEPTIONS: &str = "| client | 400 | 401 | 403 | 404 | 413 | 502 | 503 | code of a 503 | request id |";
 /// The head of the table of requests.
-pub(crate) const REQUESTS: &str = "| client | 502 | 503, Search | 503, no room | 503, `x-should-retry: false` | waits for `Retry-After` | makes of `null` tokens |";
+pub(crate) const REQUESTS: &str = "| client | 502 | 503, Search | 503, no capacity | 503, `x-should-retry: false` | waits for `Retry-After` | shows `null` tokens as |";
 
 /// The page.
 pub(crate) fn text() -> String {
@@ -38,9 +38,9 @@ fn every_program_of_the_page_runs() {
     for (script, program) in named.iter().flat_map(|(name, programs)| programs.iter().map(move |one| (name, one))) {
         let program = program.replace("http://localhost:8080/v1", &relay.base_url()).replace("adria_…", &key);
         let printed = workshop.try_out(script, &program);
-        assert!(printed.contains("Where does the Danube end?"), "{program}\nprinted {printed}");
+        assert!(printed.contains("What is the capital of France?"), "{program}\nprinted {printed}");
     }
-    let seen = relay.exchanges("Where does the Danube end?");
+    let seen = relay.exchanges("What is the capital of France?");
     assert!(seen.len() == 6 && seen.iter().all(|seen| seen.request["max_tokens"] == 100), "{seen:?}");
 }
 
@@ -51,7 +51,7 @@ fn the_program_in_rust_is_the_one_that_is_tested() {
 }
 
 #[test]
-fn what_the_page_warns_of_is_refused() {
+fn requests_that_the_page_warns_about_are_refused() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let (base_url, key) = (format!("http://{}/v1", service.address()), service.key());

@@ -44,7 +44,7 @@ impl Relay {
         format!("http://{}/v1", self.address)
     }
 
-    /// The exchanges whose last message starts so, in order.
+    /// The exchanges whose last message starts with `beginning`, in order.
     pub(crate) fn exchanges(&self, beginning: &str) -> Vec<Exchange> {
         let is_meant = |seen: &&Exchange| last_message(&seen.request).is_some_and(|text| text.starts_with(beginning));
         self.seen.lock().unwrap().iter().filter(is_meant).cloned().collect()

@@ -1,4 +1,4 @@
-//! Scripts in Python and JavaScript: a folder in which they find their clients, and how their cases ended.
+//! Scripts in Python and JavaScript: a folder in which they find their clients, and the results of their cases.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::behaviour::End;
 use crate::cases::Case;
 
-/// A folder with all scripts, where `import` finds the clients.
+/// A folder with all scripts and the function for Open WebUI, where `import` finds the clients.
 pub(crate) struct Workshop {
     folder: TempDir,
     clients: PathBuf,
@@ -28,6 +28,7 @@ impl Workshop {
                 std::fs::copy(script.path(), folder.path().join(script.file_name())).unwrap();
             }
         }
+        std::fs::copy(here.join("../../deploy/open-webui/adriaticum.py"), folder.path().join("adriaticum.py")).unwrap();
         std::os::unix::fs::symlink(clients.join("node/node_modules"), folder.path().join("node_modules")).unwrap();
         Self { folder, clients }
     }
@@ -47,14 +48,15 @@ impl Workshop {
         self.output(script, b"")
     }
 
-    fn output(&self, script: &str, input: &[u8]) -> String {
+    /// Runs a script of the folder; its output.
+    pub(crate) fn output(&self, script: &str, input: &[u8]) -> String {
         let interpreter = match script.contains(".py") {
             true => self.clients.join("python/bin/python"),
             false => PathBuf::from("node"),
         };
         let mut command = Command::new(interpreter);
         command.args(script.split_whitespace()).current_dir(self.folder.path()).stdin(Stdio::piped());
-        // The clients must not connect to anything but the service.
+        // The clients must connect to the service only.
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True").env("LANGSMITH_TRACING", "false").env("NO_PROXY", "*");
         let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         running.stdin.take().unwrap().write_all(input).unwrap();

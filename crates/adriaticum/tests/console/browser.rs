@@ -1,5 +1,5 @@
 //! A real browser: headless chromium over its DevTools protocol. One process serves all tests; every `Page` has a
-//! browser context of its own, with its own cookies.
+//! separate browser context with separate cookies.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -31,7 +31,7 @@ impl Browser {
         SHARED.get_or_init(Self::start)
     }
 
-    /// Started through a shell that ends it when this process ends, however it ends.
+    /// Started through a shell that ends it when this process ends for any reason.
     fn start() -> Self {
         let profile = tempfile::tempdir().unwrap();
         let script = "chromium \"$@\" & browser=$!; cat >/dev/null; kill $browser";
@@ -48,7 +48,7 @@ impl Browser {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let socket_url = lines
             .find_map(|line| line.unwrap().strip_prefix("DevTools listening on ").map(str::to_owned))
-            .expect("chromium says where it listens");
+            .expect("chromium prints its address");
         std::thread::spawn(move || lines.for_each(drop)); // so that its pipe never fills up
         Self { socket_url, _profile: profile, _child: Mutex::new(child) }
     }
@@ -65,7 +65,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// A context without cookies; paths are relative to that origin.
+    /// A context without cookies; paths are relative to `origin`.
     pub(crate) fn open(origin: &str) -> Self {
         let (socket, _) = tungstenite::connect(&Browser::shared().socket_url).unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
@@ -113,7 +113,7 @@ impl Page {
         self.command("Emulation.setEmulatedMedia", features);
     }
 
-    /// Limits how fast pages are downloaded from now on.
+    /// Limits the download rate from now on.
     pub(crate) fn slow_network(&mut self, bytes_per_second: u32) {
         self.command("Network.enable", json!({}));
         let conditions =
@@ -129,7 +129,7 @@ impl Page {
         self.command("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     }
 
-    /// A device with passkeys, whose user says yes to everything.
+    /// A virtual passkey device whose user approves every prompt.
     pub(crate) fn add_authenticator(&mut self) {
         self.command("WebAuthn.enable", json!({}));
         let options = json!({
@@ -153,7 +153,7 @@ impl Page {
         self.wait_for_load(|loader| *loader == gone["loaderId"]);
     }
 
-    /// Opens a path again and again until the page says that.
+    /// Opens a path repeatedly until the page contains `part`.
     pub(crate) fn go_until(&mut self, path: &str, part: &str) {
         let began = Instant::now();
         self.go(path);
@@ -164,7 +164,7 @@ impl Page {
         self.assert_says(part);
     }
 
-    /// Waits until a document is loaded: each has a loader of its own, so that one that was left is not taken for it.
+    /// Waits until a document is loaded. Its loader id distinguishes it from an earlier document.
     fn wait_for_load(&mut self, expected: impl Fn(&Value) -> bool) {
         let loaded = |event: &Value| {
             event["method"] == "Page.lifecycleEvent"
@@ -184,7 +184,7 @@ impl Page {
         self.try_eval(expression).unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
-    /// An error if the page was left meanwhile.
+    /// An error if the page navigated away meanwhile.
     fn try_eval(&mut self, expression: &str) -> Result<Value, Value> {
         let asked = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let response = self.try_command("Runtime.evaluate", asked)?;
@@ -217,7 +217,7 @@ impl Page {
         self.command("Input.insertText", json!({ "text": text }));
     }
 
-    /// Puts text into a field as a script would, and tells the page: it may contain anything.
+    /// Sets the text of a field by script and notifies the page. The text may contain anything.
     pub(crate) fn put(&mut self, selector: &str, text: &str) {
         self.eval(&format!(
             "(() => {{ const field = document.querySelector({}); field.value = {};
@@ -227,7 +227,7 @@ impl Page {
         ));
     }
 
-    /// Sets the value of a field that is chosen and not typed.
+    /// Sets the value of a field that is not typed, such as a list.
     pub(crate) fn choose(&mut self, selector: &str, value: &str) {
         let script = format!(
             "(() => {{ const field = document.querySelector({}); field.value = {}; return field.value; }})()",
@@ -271,7 +271,7 @@ impl Page {
         }
     }
 
-    /// Also while one page makes way for another.
+    /// Waits until an expression is true, also across a navigation.
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let began = Instant::now();
         while self.try_eval(&format!("!!({expression})")) != Ok(true.into()) {
@@ -326,7 +326,7 @@ impl Page {
 
     /// Receives one message: a response is returned, an event is kept.
     fn receive(&mut self) -> Option<Value> {
-        let Message::Text(text) = self.socket.read().expect("the browser answers") else { return None };
+        let Message::Text(text) = self.socket.read().expect("the browser responds") else { return None };
         let message: Value = serde_json::from_str(&text).unwrap();
         if !message["id"].is_null() {
             return Some(message);

@@ -6,7 +6,7 @@ use crate::browser::Page;
 use crate::people::{Console, PASSWORD};
 
 #[test]
-fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
+fn the_first_person_sets_up_creates_a_key_and_sees_its_requests() {
     let console = Console::start();
     let mut page = console.browser();
     page.go("/");
@@ -36,7 +36,7 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     page.click("tbody th a");
     page.fill("#rename [name=name]", "Renamed <b>");
     page.click("#rename button[type=submit]");
-    page.assert_says("My first is now called Renamed <b>.");
+    page.assert_says("Renamed My first to Renamed <b>.");
 
     page.go("/requests");
     let shown = page.eval("[...document.querySelectorAll('tbody th code')].map(id => id.textContent)");
@@ -54,7 +54,7 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     let csv = page.eval("fetch('/requests.csv?status=200').then(answer => answer.text())");
     let csv = csv.as_str().unwrap();
     assert!(csv.lines().count() == 4 && ids.iter().all(|id| csv.contains(id)), "{csv}");
-    page.go_until(&format!("/requests/{}", ids[0]), "Persisted"); // how long it took is known a little later
+    page.go_until(&format!("/requests/{}", ids[0]), "Persisted"); // the duration is known a little later
     assert_usage_is_that_of_the_command_line(&console, &mut page);
 
     page.go("/keys");
@@ -72,29 +72,29 @@ fn the_first_person_sets_up_makes_a_key_and_sees_its_requests() {
     again.assert_says("This link is no longer valid");
 }
 
-/// Every figure equals what `adriaticum usage` says, on the page and in the export.
+/// Every figure on the page and in the export equals that of `adriaticum usage`.
 fn assert_usage_is_that_of_the_command_line(console: &Console, page: &mut Page) {
-    let told: Value = serde_json::from_str(&console.service.run_ok(&["usage", "--since", "24h", "--json"])).unwrap();
+    let sums: Value = serde_json::from_str(&console.service.run_ok(&["usage", "--since", "24h", "--json"])).unwrap();
     page.go("/usage?range=24h&group=outcome");
     let cells =
         page.eval("[...document.querySelectorAll('main tfoot td')].map(cell => cell.innerText.split(/[\\s ]/)[0])");
     let figures =
-        [&told["requests"], &Value::from(1), &told["prompt_tokens"], &told["completion_tokens"], &told["total_tokens"]];
+        [&sums["requests"], &Value::from(1), &sums["prompt_tokens"], &sums["completion_tokens"], &sums["total_tokens"]];
     let expected: Vec<Value> = figures.iter().map(|figure| figure.to_string().into()).collect();
-    assert_eq!(cells, Value::from(expected), "{told}");
+    assert_eq!(cells, Value::from(expected), "{sums}");
     page.assert_says("3 of 4 measured");
 
     let csv = page.eval("fetch('/usage.csv?range=24h&group=outcome').then(answer => answer.text())");
     let lines: Vec<&str> = csv.as_str().unwrap().lines().collect();
     assert!(lines[0].starts_with("outcome,name,requests,failed,prompt_tokens"), "{lines:?}");
     let all =
-        format!("all,,4,1,{},3,{},3,{},3", told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]);
+        format!("all,,4,1,{},3,{},3,{},3", sums["prompt_tokens"], sums["completion_tokens"], sums["total_tokens"]);
     assert_eq!(lines.last(), Some(&all.as_str()));
-    assert_eq!(lines.len(), 2 + told["by_outcome"].as_array().unwrap().len());
+    assert_eq!(lines.len(), 2 + sums["by_outcome"].as_array().unwrap().len());
 }
 
 #[test]
-fn a_team_is_invited_given_roles_and_turned_away() {
+fn a_member_is_invited_gets_a_role_and_is_disabled() {
     let console = Console::start();
     let mut admin = console.person("Ada", "admin");
     admin.go("/team");
@@ -113,7 +113,7 @@ fn a_team_is_invited_given_roles_and_turned_away() {
     admin.go("/team");
     admin.click("tbody tr:nth-child(1) th a");
     admin.assert_says("Your account");
-    assert_eq!(admin.eval("document.querySelector(\"[action$='/role']\")"), serde_json::Value::Null, "not to oneself");
+    assert_eq!(admin.eval("document.querySelector(\"[action$='/role']\")"), serde_json::Value::Null, "not for oneself");
     admin.go("/team");
     admin.click("tbody tr:nth-child(2) th a");
     admin.click("[action$='/role'] button");
@@ -231,7 +231,7 @@ fn a_session_and_its_forms_work_on_every_replica() {
 
 #[test]
 fn an_export_holds_everything_that_the_filter_matches() {
-    const REQUESTS: usize = 1_100; // more than are read at a time
+    const REQUESTS: usize = 1_100; // more than one batch
     let console = Console::start();
     let mut page = console.person("Ada", "developer");
     let (key, other) = (Console::make_key(&mut page, "Many"), Console::make_key(&mut page, "x".repeat(100).as_str()));

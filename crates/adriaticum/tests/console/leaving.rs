@@ -1,9 +1,9 @@
-//! People who change and leave.
+//! Changing, disabling and deleting accounts.
 
 use crate::people::{Console, PASSWORD};
 
 #[test]
-fn who_leaves_loses_their_keys_and_what_they_used_stays() {
+fn a_deleted_account_loses_its_keys_and_its_usage_stays() {
     let console = Console::start();
     let mut admin = console.person("Ada", "admin");
     let mut grace = console.person("Grace", "developer");
@@ -30,7 +30,7 @@ fn who_leaves_loses_their_keys_and_what_they_used_stays() {
     again.click("main button[type=submit]");
     again.assert_says("Grace Hopper");
 
-    // Disabling leads to the keys that still work.
+    // The keys of a disabled account still work; its page can revoke them.
     let id = path.rsplit('/').next().unwrap().to_owned();
     admin.click(&format!("form[action='/team/{id}/disable'] button"));
     admin.assert_says("Grace Hopper can no longer sign in.");
@@ -42,10 +42,10 @@ fn who_leaves_loses_their_keys_and_what_they_used_stays() {
 
     admin.fill("[name=confirm]", "someone@example.com");
     admin.click("main button.danger");
-    admin.assert_says("does not match, so nothing was deleted");
+    admin.assert_says("does not match. Nothing was deleted");
     admin.fill("[name=confirm]", "hopper@example.com");
     admin.click("main button.danger");
-    admin.assert_says("Grace Hopper was deleted");
+    admin.assert_says("Deleted Grace Hopper");
     assert_eq!(admin.path(), "/team");
     // The message names her; the table does not.
     assert!(!admin.eval("document.querySelector('tbody').textContent").as_str().unwrap().contains("Grace"));

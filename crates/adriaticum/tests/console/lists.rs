@@ -1,4 +1,4 @@
-//! Lists as people use them: times, sorting, paging, filters, the keyboard.
+//! Lists: times, sorting, paging, filters, the keyboard.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn times_are_relative_and_show_the_readers_zone_beside_utc() {
     let (tokyo, utc) = title.as_str().unwrap().split_once(" · ").expect("both zones");
     assert!(tokyo.ends_with("GMT+9") && utc.ends_with("UTC"), "{title}");
     page.assert_says("Times are in your time zone, Asia/Tokyo (GMT+9).");
-    // The page stays open, and is looked at again.
+    // The page stays open and becomes visible again.
     for (seconds, says) in [
         (-59, "just now"),
         (-61, "1 minute ago"),
@@ -57,7 +57,7 @@ fn sorted(page: &mut Page) -> Value {
 }
 
 #[test]
-fn tables_are_sorted_by_their_titles_and_remember_how() {
+fn tables_are_sorted_by_column_title_and_keep_their_order() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     page.disable_scripts();
@@ -75,7 +75,7 @@ fn tables_are_sorted_by_their_titles_and_remember_how() {
     assert_eq!(names(&mut page), json!(["Alpha", "beta", "gamma"]));
     assert_eq!(sorted(&mut page), json!([["Requests (30 d)", "descending"]]));
 
-    // Another table has an order of its own, and both are as they were on the next visit.
+    // Each table has a separate order, which is kept for the next visit.
     console.person("Grace", "developer");
     page.go("/team?sort=-name");
     assert_eq!(names(&mut page), json!(["Grace", "Ada"]));
@@ -86,7 +86,7 @@ fn tables_are_sorted_by_their_titles_and_remember_how() {
     page.go("/limits?sort=nonsense");
     page.go("/keys?find=BET");
     assert_eq!(names(&mut page), json!(["beta"]), "filters and order go together");
-    assert_eq!(page.eval("document.cookie"), "", "no script reads it");
+    assert_eq!(page.eval("document.cookie"), "", "scripts cannot read it");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn long_lists_come_in_pages_of_less_than_100_kb() {
     const KEYS: usize = 60;
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
-    // Every character of these names is written as six.
+    // HTML needs six characters for each character of these names.
     let name = |number: usize| format!("{number:03}{}", "\"".repeat(97));
     std::thread::scope(|scope| {
         for half in [0..KEYS / 2, KEYS / 2..KEYS] {
@@ -139,14 +139,14 @@ fn lists_are_used_by_keyboard() {
         page.insert("a/b"); // in a field it is a character like any other
         assert_eq!(page.eval("document.activeElement.value"), "a/b", "{list}");
     }
-    // Whoever goes on from field to field gets through every page, and sees where they are.
+    // The tab key reaches every control of a page, and the focus is visible.
     for path in ["/", "/keys", "/limits", "/playground", "/team", "/requests", "/audit", "/account"] {
         page.go(path);
         let stops = "[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex=\"0\"]')]
             .filter(stop => !stop.disabled && stop.type != 'hidden' && stop.checkVisibility({ visibilityProperty: true })).length";
         let stops = page.eval(stops).as_u64().unwrap();
         let mut seen = std::collections::HashSet::new();
-        // A field for a time has stops of its own, for day, month and so on.
+        // A field for a time has several stops: day, month and so on.
         let times = page.eval("document.querySelectorAll('input[type=datetime-local]').length").as_u64().unwrap();
         for _ in 0..stops + times * 7 + 2 {
             page.key("Tab");

@@ -150,7 +150,7 @@ fn a_page_that_arrives_in_pieces_does_not_shift() {
     }
     let request = console.service.chat(&key, "Hello!").completion().id;
     (0..20).for_each(|_| drop(console.service.chat(&key, "Hello!")));
-    page.go("/"); // scripts and styles are here now; what is slow from here on is the page itself
+    page.go("/"); // scripts and styles are cached now, so that only the page itself is slow
     page.slow_network(SLOW);
     for (name, path) in pages(&key, &request, "/team") {
         page.go(&path);
@@ -161,7 +161,7 @@ fn a_page_that_arrives_in_pieces_does_not_shift() {
 fn assert_unmoved(page: &mut Page, name: &str) {
     let shifts = page.eval(SHIFTS);
     let shifted: f64 = shifts.as_array().unwrap().iter().map(|shift| shift["value"].as_f64().unwrap()).sum();
-    assert!(shifted < 0.01, "{name} jumps while it loads: {shifts:#}");
+    assert!(shifted < 0.01, "{name} shifts while it loads: {shifts:#}");
 }
 
 fn look_at(page: &mut Page, path: &str, name: &str) {

@@ -1,4 +1,4 @@
-//! The console as people use it: the real binary and a real browser.
+//! Tests of the console with the real binary and a real browser.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod browser;

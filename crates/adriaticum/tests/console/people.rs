@@ -1,4 +1,4 @@
-//! A service with its console, and people who use it.
+//! A service with its console, and its users.
 
 use testbed::{Behaviour, FakeRuntime, Service};
 
@@ -50,7 +50,7 @@ impl Console {
         Page::open(&self.origin())
     }
 
-    /// A new account, signed in in a browser of its own.
+    /// A new account, signed in in a separate browser.
     pub(crate) fn person(&self, name: &str, role: &str) -> Page {
         let link = self.service.run_ok(&["accounts", "invite", name, "--role", role]);
         let path = link.trim().split_once("/welcome/").expect("a link").1.to_owned();

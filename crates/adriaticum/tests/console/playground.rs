@@ -1,4 +1,4 @@
-//! Conversations in the playground: running, editing, stopping, what is refused, sources.
+//! Conversations in the playground: running, editing, stopping, errors, sources.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::people::Console;
 
 const LAST_FIELD: &str = ".turn:last-child textarea";
 
-/// A console in front of a runtime, and somebody at its playground.
+/// A console in front of a runtime, with its playground open.
 struct Playground {
     runtime: FakeRuntime,
     console: Console,
@@ -35,7 +35,7 @@ impl Playground {
         self.page.press("#run");
     }
 
-    /// Runs the conversation and waits for the answer; its text.
+    /// Runs the conversation, waits for the answer and returns its text.
     fn ask(&mut self, text: &str) -> String {
         let answers = "document.querySelectorAll('[data-part=answer]:not([hidden])').length";
         let before = self.page.eval(answers);
@@ -48,7 +48,7 @@ impl Playground {
             .to_owned()
     }
 
-    /// What the runtime was sent last, as pairs of role and content.
+    /// The messages of the last request to the runtime, as pairs of role and content.
     fn sent(&self) -> Value {
         let request = self.runtime.requests().pop().unwrap();
         let messages = request["messages"].as_array().unwrap().iter();
@@ -114,7 +114,7 @@ fn a_conversation_goes_on_and_is_edited_inserted_and_removed() {
 }
 
 #[test]
-fn a_request_is_recorded_in_ones_own_name_without_its_text() {
+fn a_request_is_recorded_for_its_person_without_its_text() {
     let mut ada = Playground::open(Behaviour::completion("<img src=x>\n  two", "length", None), &[]);
     assert_eq!(ada.ask("How are you?"), "<img src=x>\n  two", "as text");
     ada.page.assert_says("Prompt tokens: not measured · completion tokens: not measured");
@@ -135,7 +135,7 @@ fn a_request_is_recorded_in_ones_own_name_without_its_text() {
 }
 
 #[test]
-fn what_the_api_would_refuse_is_told_beside_its_field() {
+fn errors_are_shown_beside_their_fields() {
     let mut ada = Playground::open(Behaviour::Echo, &[]);
     ada.page.press("#run");
     assert_eq!(ada.problem(), "Write a message first.");
@@ -166,9 +166,9 @@ fn what_the_api_would_refuse_is_told_beside_its_field() {
         assert_eq!(ada.page.eval("document.activeElement.name"), name);
         ada.page.put(&format!("[name={name}]"), "");
     }
-    assert_eq!(ada.runtime.requests().len(), 0, "nothing of that was sent");
+    assert_eq!(ada.runtime.requests().len(), 0, "no request was sent");
 
-    // What only the API finds: a limit that is lower there than on this page.
+    // An error that only the API finds: its limit is lower than that of this page.
     ada.page.eval("document.querySelector('[name=max_tokens]').max = 1000");
     ada.page.put("[name=max_tokens]", "600");
     ada.page.press("#run");
@@ -192,12 +192,12 @@ fn what_the_api_would_refuse_is_told_beside_its_field() {
 }
 
 #[test]
-fn twenty_messages_are_the_most() {
+fn a_request_has_at_most_twenty_messages() {
     let mut ada = Playground::open(Behaviour::Echo, &[]);
     (0..17).for_each(|_| ada.page.press("#add"));
     ada.page.eval("document.querySelectorAll('.turn textarea').forEach((field, at) => field.value = `Message ${at}`)");
     ada.ask("The last question");
-    ada.page.assert_says("20 messages are the most that a request can have.");
+    ada.page.assert_says("A request can have at most 20 messages.");
     assert_eq!(ada.page.eval("document.querySelectorAll('.turn').length"), 20);
     assert_eq!(ada.page.eval("document.getElementById('add').disabled"), true);
     assert_eq!(
@@ -227,7 +227,7 @@ fn a_stopped_request_frees_its_slot_and_keeps_the_conversation() {
         ada.runtime.wait_for_disconnects(count);
     }
     assert_eq!(ada.page.eval("document.querySelector('.turn:last-child textarea').value"), "How are you?");
-    assert_eq!(ada.page.eval("document.activeElement.name"), "content", "where it was before");
+    assert_eq!(ada.page.eval("document.activeElement.name"), "content", "the focus returns");
     ada.runtime.set_behaviour(Behaviour::Echo);
     assert_eq!(ada.ask("Again"), "Again", "the only slot is free");
     let codes: Vec<_> = ada.console.service.rows().iter().map(|row| row["code"].clone()).collect();
@@ -235,7 +235,7 @@ fn a_stopped_request_frees_its_slot_and_keeps_the_conversation() {
 }
 
 #[test]
-fn who_was_signed_out_keeps_the_conversation() {
+fn signing_out_elsewhere_keeps_the_conversation() {
     let mut ada = Playground::open(Behaviour::Echo, &[]);
     assert_eq!(ada.ask("One?"), "One?");
     ada.page.eval(
@@ -271,7 +271,7 @@ fn a_playground_request_beyond_the_stop_timeout_is_aborted_by_the_service_not_by
 }
 
 #[test]
-fn a_grounded_answer_shows_its_sources_and_its_marks_lead_to_them() {
+fn a_grounded_answer_shows_its_sources_and_its_citations_link_to_them() {
     let said = "From 9 to 13 [1][1], not [7]. Then a[1], a[0][1], `x = [1]`, [1, 2] and [1] * 3.";
     let mut ada = Playground::open(Behaviour::completion(said, "stop", None), &[]);
     let folder = ada.console.service.folder().join("handbook");
@@ -293,7 +293,7 @@ fn a_grounded_answer_shows_its_sources_and_its_marks_lead_to_them() {
     let item = ada.page.eval("document.querySelector('.sources li').textContent");
     assert_eq!(item, "Öffnungszeiten score 1.00");
     let marks = "[...document.querySelectorAll('.text a')].map(mark => [mark.textContent, !!document.querySelector(mark.hash)])";
-    assert_eq!(ada.page.eval(marks), json!([["[1]", true], ["[1]", true]]), "the others are no citations");
+    assert_eq!(ada.page.eval(marks), json!([["[1]", true], ["[1]", true]]), "the others are not citations");
     if let Ok(pictures) = std::env::var("CONSOLE_PICTURES") {
         ada.page.screenshot(&std::path::Path::new(&pictures).join("sources.png"));
     }

@@ -1,6 +1,6 @@
-// An identity provider for the tests: npm's oidc-provider, which is certified. Anybody can sign in under any name that
-// `people` has; its own pages ask for name, password (any) and consent.
-// Its one argument is JSON: port, console (its origin), people (claims by name).
+// An identity provider for the tests: npm's oidc-provider, which is certified. Every name in `people` can sign in; its
+// pages request name, password (any) and consent.
+// Its argument is JSON: port, console (its origin), people (claims by name), sid (whether ID tokens name sessions).
 // GET /sign?claims=JSON returns a logout token of those claims; the `sid` "last" is that of the last sign-in.
 import { SignJWT, exportJWK, generateKeyPair } from "jose";
 import { Provider } from "oidc-provider";

@@ -17,13 +17,13 @@ pub(crate) struct Provider {
 
 struct Running {
     child: Child,
-    /// Kept open: it says a little more.
+    /// Kept open, because the process prints more.
     _output: BufReader<ChildStdout>,
     _folder: tempfile::TempDir,
 }
 
 impl Provider {
-    /// One that does not run yet: its address is known before the console's is.
+    /// Not started yet, because the console needs its address first.
     pub(crate) fn new() -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         Self { port: free.local_addr().unwrap().port(), running: None }
@@ -33,14 +33,14 @@ impl Provider {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Runs with those people: claims by name. One that runs already forgets everything, its keys too.
-    /// `sid` says whether its ID tokens name its sessions.
+    /// Starts with `people`: claims by name. A restart loses all state, including the keys.
+    /// `sid`: whether ID tokens name sessions.
     pub(crate) fn start(&mut self, console: &str, people: Value, sid: bool) {
         self.stop();
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let installed = Command::new(here.join("../../tools/clients")).output().unwrap();
         let clients = PathBuf::from(String::from_utf8(installed.stdout).unwrap().trim());
-        // A script finds its packages beside itself.
+        // Node looks for packages beside the script.
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(here.join("tests/console/provider.mjs"), folder.path().join("provider.mjs")).unwrap();
         std::os::unix::fs::symlink(clients.join("node/node_modules"), folder.path().join("node_modules")).unwrap();
@@ -58,7 +58,7 @@ impl Provider {
         self.running = Some(Running { child, _output: output, _folder: folder });
     }
 
-    /// A logout token with those claims beside issuer and audience.
+    /// A logout token with these claims, issuer and audience.
     pub(crate) fn logout_token(&self, claims: &Value) -> String {
         let claims: String = url::form_urlencoded::byte_serialize(claims.to_string().as_bytes()).collect();
         let request = Request::chat("", "").without("Authorization").method("GET");
@@ -74,13 +74,13 @@ impl Provider {
         }
     }
 
-    /// From the console's sign-in page to the provider's pages and back, as somebody whom the provider does not know yet.
+    /// From the console's sign-in page to the provider's pages and back, as a person without a session at the provider.
     pub(crate) fn sign_in(page: &mut Page, name: &str) {
         page.click("a[href^='/sign-in/provider']");
         Self::log_in(page, name);
     }
 
-    /// On the provider's pages.
+    /// Submits the provider's pages.
     pub(crate) fn log_in(page: &mut Page, name: &str) {
         page.fill("[name=login]", name);
         page.fill("[name=password]", "any");

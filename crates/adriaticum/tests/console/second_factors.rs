@@ -5,22 +5,22 @@ use totp_rs::{Builder, Secret};
 use crate::browser::Page;
 use crate::people::{Console, PASSWORD};
 
-/// The app's code, as many steps of half a minute from now.
+/// The app's code, that many steps of 30 seconds from now.
 fn code(key: &str, steps: u64) -> String {
     let app = Builder::new().with_secret(Secret::try_from_base32(key).unwrap()).build().unwrap();
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     app.generate(now + steps * 30).to_string()
 }
 
-/// An app, as its owner has it.
+/// An authenticator app, with the recovery codes that were created for it.
 struct App {
     key: String,
-    /// The one with which it was added.
+    /// The code with which it was added.
     used_code: String,
     recovery_codes: Vec<String>,
 }
 
-/// Adds an app to the account of whoever is signed in.
+/// Adds an app to the signed-in account.
 fn add_app(page: &mut Page) -> App {
     page.go("/account/second-factor/app");
     let key = page.eval("document.getElementById('key').textContent").as_str().unwrap().to_owned();
@@ -50,7 +50,7 @@ fn answer(page: &mut Page, code: &str) {
 }
 
 #[test]
-fn an_app_or_a_recovery_code_is_asked_for_after_the_password() {
+fn a_code_of_an_app_or_a_recovery_code_is_required_after_the_password() {
     let console = Console::start();
     let mut ada = console.person("Ada", "admin");
     let App { key, used_code, recovery_codes: codes } = add_app(&mut ada);
@@ -59,25 +59,25 @@ fn an_app_or_a_recovery_code_is_asked_for_after_the_password() {
     let mut other = console.sign_in("Ada");
     assert_eq!(other.path(), "/sign-in/second-factor");
     other.go("/keys");
-    assert_eq!(other.path(), "/sign-in", "the password alone opens nothing");
+    assert_eq!(other.path(), "/sign-in", "the password alone gives no access");
     other.go("/sign-in/second-factor");
     answer(&mut other, "000000");
-    other.assert_says("This code is wrong, or was used already.");
+    other.assert_says("This code is wrong or was already used.");
     answer(&mut other, &used_code);
-    other.assert_says("This code is wrong, or was used already.");
+    other.assert_says("This code is wrong or was already used.");
     // The next step's code is accepted early, and once.
     let next = code(&key, 1);
     answer(&mut other, &next);
     assert_eq!(other.path(), "/");
     let mut again = console.sign_in("Ada");
     answer(&mut again, &next);
-    again.assert_says("This code is wrong, or was used already.");
+    again.assert_says("This code is wrong or was already used.");
     answer(&mut again, &codes[3].to_uppercase().replace('-', " "));
     assert_eq!(again.path(), "/");
     let mut third = console.sign_in("Ada");
     answer(&mut third, &codes[3]);
-    third.assert_says("This code is wrong, or was used already.");
-    // Five codes for one password.
+    third.assert_says("This code is wrong or was already used.");
+    // Five tries per password.
     for _ in 0..4 {
         answer(&mut third, "111111");
     }
@@ -94,13 +94,13 @@ fn an_app_or_a_recovery_code_is_asked_for_after_the_password() {
     let mut fourth = console.sign_in("Ada");
     assert_eq!(fourth.path(), "/");
     fourth.go("/audit");
-    for line in ["added an authenticator app", "used a recovery code", "to give the second factor of"] {
+    for line in ["added an authenticator app", "used a recovery code", "to enter the second factor of"] {
         fourth.assert_says(line);
     }
 }
 
 #[test]
-fn codes_cannot_be_guessed_by_whoever_knows_the_password() {
+fn codes_cannot_be_guessed_with_the_password() {
     let console = Console::start();
     let mut ada = console.person("Ada", "admin");
     let App { key, recovery_codes, .. } = add_app(&mut ada);
@@ -109,13 +109,13 @@ fn codes_cannot_be_guessed_by_whoever_knows_the_password() {
     while !thief.text().contains("Too many codes were wrong. Use a passkey") {
         assert!(guesses < 20, "{}", thief.text());
         if thief.path() == "/sign-in" {
-            thief = console.sign_in("Ada"); // five codes for one password
+            thief = console.sign_in("Ada"); // five tries per password
         }
         answer(&mut thief, "000000");
         guesses += 1;
     }
     assert!(guesses > 10, "{guesses}");
-    // The right one is not told from others now. What cannot be guessed still works.
+    // Even the correct code is refused now. A recovery code, which cannot be guessed, still works.
     let mut ada = console.sign_in("Ada");
     answer(&mut ada, &code(&key, 1));
     ada.assert_says("Too many codes were wrong.");
@@ -148,7 +148,7 @@ fn a_passkey_signs_in_without_a_password() {
     grace.go("/account/second-factor");
     assert!(!grace.text().contains("never"), "it says when the passkey was used");
 
-    // The password alone is not enough any more; a recovery code helps.
+    // The password alone is no longer enough; a recovery code works.
     let mut elsewhere = console.sign_in("Grace");
     assert_eq!(elsewhere.path(), "/sign-in/second-factor");
     elsewhere.add_authenticator();
@@ -158,7 +158,7 @@ fn a_passkey_signs_in_without_a_password() {
     answer(&mut elsewhere, recovery.as_str().unwrap());
     assert_eq!(elsewhere.path(), "/");
 
-    // Removed, it opens nothing.
+    // A removed passkey does not sign in.
     grace.eval("document.querySelectorAll('details').forEach(part => part.open = true)");
     grace.fill("tbody [name=password]", PASSWORD);
     grace.click("tbody form button");
@@ -170,7 +170,7 @@ fn a_passkey_signs_in_without_a_password() {
     assert_eq!(refused, Vec::<String>::new());
 }
 
-/// Challenges of visitors who share a network are not kept in few places.
+/// Challenges are not stored, so visitors who share a network do not compete for room.
 #[test]
 fn no_visitor_evicts_the_passkey_challenge_of_a_neighbour() {
     let console = Console::start();
@@ -199,7 +199,7 @@ fn no_visitor_evicts_the_passkey_challenge_of_a_neighbour() {
 }
 
 #[test]
-fn a_passkey_confirms_a_change_and_the_change_goes_on() {
+fn a_passkey_confirms_a_change_and_the_change_is_made() {
     let console = Console::start();
     let mut ada = console.person("Ada", "admin");
     console.person("Grace", "developer");
@@ -222,7 +222,7 @@ fn a_passkey_confirms_a_change_and_the_change_goes_on() {
     ada.click("#grace");
     let page = ada.path();
     ada.click("form[action$='/role'] button");
-    ada.assert_says("Confirm that it is you");
+    ada.assert_says("Confirm your identity");
     ada.fill("[name=confirm-password]", "a wrong password");
     ada.click("#confirm button");
     ada.assert_says("The current password is incorrect.");
@@ -238,7 +238,7 @@ fn administrators_require_and_remove_second_factors() {
     let mut grace = console.person("Grace", "developer");
     ada.go("/team");
     ada.click("form[action='/team/second-factor'] button");
-    // It holds at once, for everybody: only the way to a second factor is open.
+    // It applies immediately, to everyone: only the setup of a second factor is available.
     assert_eq!(ada.path(), "/account/second-factor");
     ada.assert_says("Your administrator requires a second factor.");
     for path in ["/", "/keys", "/team", "/usage.csv", "/account"] {
@@ -256,20 +256,20 @@ fn administrators_require_and_remove_second_factors() {
     ada.click("#grace");
     ada.assert_says("authenticator app");
     ada.click("form[action$='/remove-second-factors'] button");
-    ada.assert_says("signs in with the password alone now");
+    ada.assert_says("Removed the second factors of");
     grace.go("/keys");
     assert_eq!(grace.path(), "/sign-in");
     let mut again = console.sign_in("Grace");
     assert_eq!(again.path(), "/account/second-factor");
 
-    // Sessions end when an administrator says so, and when the role changes.
+    // Sessions end when an administrator ends them, and when the role changes.
     ada.click("main form[action$='/sign-out'] button");
     ada.assert_says("Signed Grace out of 1 session.");
     again.go("/");
     assert_eq!(again.path(), "/sign-in");
     ada.go("/team");
     ada.click("form[action='/team/second-factor'] button");
-    ada.assert_says("Second factors are optional now.");
+    ada.assert_says("Second factors are now optional.");
     let mut last = console.sign_in("Grace");
     assert_eq!(last.path(), "/");
     console.service.run_ok(&["accounts", "role", "grace@example.com", "admin"]);

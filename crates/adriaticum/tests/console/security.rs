@@ -1,5 +1,5 @@
-//! What must not work: forged forms, stolen ids, guessed passwords, keys where cookies belong and cookies where keys
-//! do.
+//! Attacks that must fail: forged forms, stolen ids, guessed passwords, keys in place of cookies and cookies in place of
+//! keys.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ struct Client {
 
 impl Client {
     /// With the session cookie of a page.
-    fn of(console: Console, page: &mut Page) -> Self {
+    fn with_session_of(console: Console, page: &mut Page) -> Self {
         let cookie = format!("adriaticum_session={}", page.cookie("adriaticum_session"));
         Self { console, cookie }
     }
@@ -54,7 +54,7 @@ fn a_form_without_its_token_or_from_elsewhere_changes_nothing() {
     let mut other = console.person("Bob", "developer");
     other.go("/keys");
     let others_token = form_token(&mut other);
-    let client = Client::of(console, &mut page);
+    let client = Client::with_session_of(console, &mut page);
     let origin = client.console.origin();
     let post = |token: &str| client.request("POST", "/keys", &format!("name=stolen&completions=yes&token={token}"));
     let forged = [
@@ -88,7 +88,7 @@ fn another_accounts_ids_are_not_found() {
     let mut bob = console.person("Bob", "developer");
     bob.go("/keys");
     let token = form_token(&mut bob);
-    let client = Client::of(console, &mut bob);
+    let client = Client::with_session_of(console, &mut bob);
     let origin = client.console.origin();
     for target in [
         format!("/keys/{public}"),
@@ -123,11 +123,11 @@ fn another_accounts_ids_are_not_found() {
 }
 
 #[test]
-fn a_key_does_not_open_the_console_nor_a_cookie_the_api() {
+fn the_console_refuses_keys_and_the_api_refuses_cookies() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     let key = Console::make_key(&mut page, "K");
-    let client = Client::of(console, &mut page);
+    let client = Client::with_session_of(console, &mut page);
     let with_key =
         client.request("GET", "/keys", "").without("Cookie").header("Authorization", &format!("Bearer {key}"));
     let response = client.send(with_key);
@@ -142,8 +142,8 @@ fn a_key_does_not_open_the_console_nor_a_cookie_the_api() {
 fn every_response_carries_the_policy_and_cookies_are_kept_from_scripts() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
-    assert_eq!(page.eval("document.cookie"), "", "no script sees a cookie");
-    let client = Client::of(console, &mut page);
+    assert_eq!(page.eval("document.cookie"), "", "scripts cannot read cookies");
+    let client = Client::with_session_of(console, &mut page);
     for target in ["/", "/sign-in", "/keys", "/nothing", "/usage.csv"] {
         let response = client.get(target);
         let policy = response.header("content-security-policy").unwrap();
@@ -157,7 +157,7 @@ fn every_response_carries_the_policy_and_cookies_are_kept_from_scripts() {
 }
 
 #[test]
-fn password_guessing_is_throttled_reveals_nothing_and_locks_nobody_out() {
+fn password_guessing_is_throttled_reveals_nothing_and_locks_no_account() {
     let console = Console::start();
     drop(console.person("Ada", "developer"));
     let mut page = console.browser();
@@ -180,7 +180,7 @@ fn password_guessing_is_throttled_reveals_nothing_and_locks_nobody_out() {
     }
     assert!(last.as_millis() >= 500, "{last:?}");
     let mut ada = console.sign_in("Ada");
-    assert_eq!(ada.path(), "/", "whoever knows the password gets in");
+    assert_eq!(ada.path(), "/", "the correct password signs in");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn the_api_is_not_served_on_the_console() {
     let console = Console::start();
     let mut page = console.person("Ada", "admin");
     let key = Console::make_key(&mut page, "K");
-    let client = Client::of(console, &mut page);
+    let client = Client::with_session_of(console, &mut page);
     for method in ["POST", "GET", "OPTIONS", "DELETE"] {
         let chat = Request::chat(&key, chat_body("Hello!")).method(method);
         for request in [chat.clone(), chat.header("Cookie", &client.cookie)] {

@@ -1,4 +1,4 @@
-//! Signing in at an identity provider, in a real browser, on a certified one.
+//! Sign-in at a certified identity provider, in a real browser.
 
 use std::net::TcpListener;
 
@@ -28,12 +28,12 @@ fn people() -> Value {
     })
 }
 
-/// A console whose people sign in at a provider: members of `staff` may, and those of `operations` are administrators.
+/// A console with an identity provider.
 fn start(settings: &[(&str, &str)]) -> (Console, Provider) {
     start_with(settings, true)
 }
 
-/// The same; `sid` says whether the provider's ID tokens name its sessions.
+/// The same; `sid`: whether the provider's ID tokens name sessions.
 fn start_with(settings: &[(&str, &str)], sid: bool) -> (Console, Provider) {
     let (mut provider, runtime) = (Provider::new(), FakeRuntime::start(Behaviour::Echo));
     let mut service = ADRIATICUM
@@ -49,7 +49,7 @@ fn start_with(settings: &[(&str, &str)], sid: bool) -> (Console, Provider) {
     (console, provider)
 }
 
-/// Somebody who comes back from the provider, in a browser of their own.
+/// Signs in at the provider, in a separate browser.
 fn back_from_provider(console: &Console, name: &str) -> Page {
     let mut page = console.browser();
     page.go("/sign-in");
@@ -57,10 +57,11 @@ fn back_from_provider(console: &Console, name: &str) -> Page {
     page
 }
 
+/// Members of `staff` may sign in, and those of `operations` are administrators.
 const GROUPS: [(&str, &str); 2] = [("oidc.allowed_groups", "staff"), ("oidc.admin_groups", "operations")];
 
 #[test]
-fn groups_decide_who_gets_in_and_as_what() {
+fn groups_decide_access_and_role() {
     let (console, _provider) = start(&GROUPS);
     let mut ada = console.browser();
     ada.go("/usage?range=7d");
@@ -83,21 +84,21 @@ fn groups_decide_who_gets_in_and_as_what() {
     eve.go("/");
     assert_eq!(eve.path(), "/sign-in");
 
-    // Nobody has a password here, so none opens an account.
+    // These accounts have no password, so none is accepted.
     let mut guess = console.sign_in("Ada");
     guess.assert_says("The e-mail address or the password is incorrect.");
     ada.go("/audit");
-    ada.assert_says("joined by");
+    ada.assert_says("joined through");
     assert_eq!(ada.errors(), Vec::<String>::new());
 }
 
 #[test]
-fn two_tabs_one_browser_and_signing_out_everywhere() {
+fn two_tabs_sign_in_and_signing_out_includes_the_provider() {
     let (console, _provider) = start(&GROUPS);
     let mut page = console.browser();
     page.go("/sign-in?next=%2Fkeys");
     page.click("a[href^='/sign-in/provider']");
-    // Another tab begins, finishes, and the first one goes on.
+    // Another tab begins and finishes, then the first one continues.
     let first = page.eval("location.href").as_str().unwrap().to_owned();
     page.go("/sign-in?next=%2Flimits");
     Provider::sign_in(&mut page, "grace");
@@ -111,23 +112,23 @@ fn two_tabs_one_browser_and_signing_out_everywhere() {
     }
     assert_eq!(page.path(), "/keys", "{}", page.text());
 
-    // Signing out here leads to the provider's own page, which leads back.
+    // Signing out leads to the provider's sign-out page and back.
     page.press("form[action='/sign-out'] button");
     page.wait_until("document.readyState == 'complete' && document.querySelector('button[name=logout]')");
     page.press("button[name=logout]");
     page.wait_until("document.readyState == 'complete' && location.pathname == '/sign-in'");
     page.go("/keys");
     assert_eq!(page.path(), "/sign-in");
-    // And there she is unknown again.
+    // The session at the provider has ended, too.
     page.click("a[href^='/sign-in/provider']");
     assert_eq!(page.eval("!!document.querySelector('[name=login]')"), true);
 }
 
 #[test]
-fn a_session_ends_when_the_provider_says_so() {
+fn a_back_channel_logout_ends_the_session() {
     let (console, provider) = start(&GROUPS);
     let mut page = back_from_provider(&console, "grace");
-    // On another machine she has a session of her own, at the provider too.
+    // Another machine has a separate session, also at the provider.
     let mut elsewhere = back_from_provider(&console, "grace");
 
     page.eval(&format!("void (location.href = '{}/session/end')", provider.issuer()));
@@ -135,11 +136,11 @@ fn a_session_ends_when_the_provider_says_so() {
     page.press("button[name=logout]");
     page.wait_until("document.title == 'Sign-out Success'");
     page.go("/");
-    assert_eq!(page.path(), "/sign-in", "the provider has told the console");
+    assert_eq!(page.path(), "/sign-in", "the provider has notified the console");
     elsewhere.go("/");
-    assert_eq!(elsewhere.path(), "/", "another session of hers goes on");
+    assert_eq!(elsewhere.path(), "/", "her other session continues");
 
-    // Nobody else can say so.
+    // Only the provider can end it.
     for token in ["", "a.b.c", "e30.e30.", &unsigned_logout_token()] {
         assert_eq!(send_logout(&console, token).response().status, 400, "{token}");
     }
@@ -182,11 +183,11 @@ fn logout_tokens_need_no_exp_and_no_sub() {
     assert_eq!(log_out(&console, &provider, json!({ "sid": "another" })), 200);
     assert!(is_signed_in(&mut grace));
     assert_eq!(log_out(&console, &provider, json!({ "sid": "last" })), 200);
-    assert!(!is_signed_in(&mut grace), "by its name alone");
+    assert!(!is_signed_in(&mut grace), "by the id of the session alone");
 }
 
 #[test]
-fn a_session_that_the_provider_has_not_named_ends_with_any_of_its_person() {
+fn a_session_without_a_provider_id_ends_with_any_session_of_its_person() {
     let (console, provider) = start_with(&GROUPS, false);
     let (mut grace, mut ada) = (back_from_provider(&console, "grace"), back_from_provider(&console, "ada"));
     assert!(is_signed_in(&mut grace) && is_signed_in(&mut ada));
@@ -211,7 +212,7 @@ fn refused_people_are_in_the_audit_log_and_deleted_ones_return_when_allowed() {
 
     ada.go("/team");
     ada.click("form[action^='/team/deleted/'] button");
-    ada.assert_says("grace@example.com can return by the identity provider.");
+    ada.assert_says("grace@example.com can return with a new account.");
     assert_eq!(back_from_provider(&console, "grace").path(), "/");
     console.service.run_ok(&["accounts", "delete", "grace@example.com"]);
     assert!(console.service.run_ok(&["accounts", "deleted"]).contains("grace@example.com"));
@@ -231,29 +232,29 @@ fn people_of_the_provider_confirm_a_change_by_signing_in_there_again() {
     ada.click("#grace");
     let page = ada.path();
     ada.click("form[action$='/role'] button");
-    ada.assert_says("Confirm that it is you");
+    ada.assert_says("Confirm your identity");
     assert_eq!(ada.eval("document.querySelector('[name=confirm-password]')"), Value::Null);
-    Provider::sign_in(&mut ada, "ada"); // asked again, though the provider has a session of hers
+    Provider::sign_in(&mut ada, "ada"); // prompted again, although the provider has a session
     assert_eq!(ada.path(), page);
     ada.click("form[action$='/role'] button");
     ada.assert_says("Grace is now an admin.");
 }
 
 #[test]
-fn logouts_wait_for_a_provider_that_hangs_and_none_is_refused_for_their_number() {
+fn many_logouts_wait_for_a_provider_that_hangs_and_none_is_refused() {
     let (console, mut provider) = start(&GROUPS);
     provider.stop();
     let hanging = TcpListener::bind(provider.issuer().trim_start_matches("http://")).unwrap();
     let mut waiting: Vec<_> = (0..40).map(|_| send_logout(&console, &unsigned_logout_token())).collect();
-    let asked = hanging.accept().unwrap();
+    let accepted = hanging.accept().unwrap();
     waiting.drain(..20); // half of them hang up
-    drop((hanging, asked));
+    drop((hanging, accepted));
     for mut connection in waiting {
-        assert_eq!(connection.response().status, 400, "it had its turn");
+        assert_eq!(connection.response().status, 400, "it was verified");
     }
 }
 
-/// Says what a logout token says, without a signature that counts.
+/// A logout token with an invalid signature.
 fn unsigned_logout_token() -> String {
     let part = |json: Value| URL_SAFE_NO_PAD.encode(json.to_string());
     let claims = json!({
@@ -263,7 +264,7 @@ fn unsigned_logout_token() -> String {
     format!("{}.{}.{}", part(json!({ "alg": "RS256" })), part(claims), URL_SAFE_NO_PAD.encode([0; 256]))
 }
 
-/// As the provider does it, without waiting for the response.
+/// Posts a logout token like the provider, without waiting for the response.
 fn send_logout(console: &Console, token: &str) -> Connection {
     let host = console.origin().trim_start_matches("http://").to_owned();
     let request = Request::chat("", format!("logout_token={token}"))
@@ -287,7 +288,7 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     mallory.go("/");
     assert_eq!(mallory.path(), "/sign-in");
 
-    // Also not by one about which the provider says nothing, unless that is trusted.
+    // Nor by an address without a claim of verification, unless such addresses are trusted.
     let mut trent = back_from_provider(&console, "trent");
     trent.assert_says("does not say that the address is yours");
 
@@ -299,7 +300,7 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     olga.go("/team");
     assert_eq!(olga.eval("document.querySelectorAll('tbody tr').length"), 1);
     olga.assert_says("owner@example.com");
-    // Nobody has verified the address of whoever chose the password.
+    // The address was not verified when the password was chosen.
     let mut by_password = console.sign_in("Owner");
     by_password.assert_says("The e-mail address or the password is incorrect.");
     owner.go("/team");
@@ -310,10 +311,10 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
     grace.assert_says("Only administrators");
     console.service.run_ok(&["accounts", "disable", "grace@example.com"]);
     grace.go("/sign-in");
-    grace.click("a[href^='/sign-in/provider']"); // signed in there already
+    grace.click("a[href^='/sign-in/provider']"); // already signed in there
     grace.assert_says("Your account is disabled.");
     let disconnected = console.service.run_ok(&["accounts", "disconnect", "grace@example.com"]);
-    assert_eq!(disconnected, "Forgotten: 1 connection.\n");
+    assert_eq!(disconnected, "Removed: 1 connection.\n");
     olga.go("/");
     assert_eq!(olga.path(), "/");
     console.service.run_ok(&["accounts", "disconnect", "--everyone"]);
@@ -322,7 +323,7 @@ fn an_account_is_taken_over_only_by_a_verified_address() {
 }
 
 #[test]
-fn a_provider_that_says_nothing_about_addresses_can_be_trusted_with_them() {
+fn addresses_without_a_claim_of_verification_can_be_trusted() {
     let (console, _provider) = start(&[("oidc.trust_email", "on")]);
     let mut owner = console.browser();
     owner.go(&console.setup_link());
@@ -346,14 +347,14 @@ fn passwords_can_be_switched_off() {
     assert_eq!(page.path(), "/");
     page.go("/team");
     assert_eq!(page.eval("document.getElementById('invite')"), Value::Null);
-    // Also for whoever does not use the page.
+    // Also for requests that do not come from the page.
     let posted = format!(
         "fetch('/sign-in', {{ method: 'POST', headers: {{ 'content-type': 'application/x-www-form-urlencoded' }},
             body: 'token=' + document.cookie + '&email=ada@example.com&password={PASSWORD}' }}).then(r => r.status)"
     );
     assert_eq!(page.eval(&posted), 403, "without a token");
 
-    // A provider that is down says so, and the console goes on. Another one with other keys is trusted again.
+    // If the provider is down, the console says so and keeps working.
     provider.stop();
     let mut other = console.browser();
     console.service.kill();
@@ -365,7 +366,7 @@ fn passwords_can_be_switched_off() {
 
     let refused = ADRIATICUM.install().run(&["--set", "console.passwords=off", "serve"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("nobody could sign in"), "{refused:?}");
+    assert!(refused.stderr.contains("no user could sign in"), "{refused:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The playground's request as a program: whatever its messages contain, each program sends exactly them.
+//! The playground's request as a program: each program sends exactly the messages, whatever they contain.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::ADRIATICUM;
 use crate::browser::Page;
 use crate::people::Console;
 
-/// Text that breaks out of a literal, or changes in it, if it is not quoted well.
+/// Text that breaks out of a literal, or changes within it, if it is quoted incorrectly.
 const HOSTILE: [&str; 10] = [
     "it's \"quoted\", \\back\\slashed\\n, and ends in \\",
     "$HOME ${HOME} `id` $(id) !! ~ * ?",
@@ -48,9 +48,9 @@ fn each_program_sends_exactly_the_conversation_on_the_screen() {
         let mut command = Command::new(interpreter);
         command.arg(file).current_dir(folder.path()).env("ADRIATICUM_API_KEY", &key).env("NO_PROXY", "*");
         let output = command.output().unwrap();
-        let (printed, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{language}: {told}");
-        assert!(!printed.contains("stolen\n") && !told.contains("stolen"), "{language}: {printed} {told}");
+        let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{language}: {errors}");
+        assert!(!printed.contains("stolen\n") && !errors.contains("stolen"), "{language}: {printed} {errors}");
         let request = runtime.requests().pop().unwrap();
         let contents: Vec<_> = request["messages"].as_array().unwrap().iter().map(|each| &each["content"]).collect();
         assert_eq!(contents, HOSTILE, "{language}");
@@ -61,7 +61,7 @@ fn each_program_sends_exactly_the_conversation_on_the_screen() {
 }
 
 #[test]
-fn rust_reads_its_literals_as_the_text_that_was_meant() {
+fn rust_literals_have_the_intended_text() {
     let console = Console::start();
     let mut page = console.person("Ada", "developer");
     page.go("/playground");
@@ -80,13 +80,13 @@ fn rust_reads_its_literals_as_the_text_that_was_meant() {
     assert_eq!(String::from_utf8(printed).unwrap().lines().collect::<Vec<_>>(), expected);
 }
 
-/// What the page shows as the program in that language.
+/// The program that the page shows in that language.
 fn program(page: &mut Page, language: &str) -> String {
     page.press(&format!("[name=language][value={language}]"));
     page.eval("document.getElementById('code').textContent").as_str().unwrap().to_owned()
 }
 
-/// The folder with the clients; JavaScript in `folder` finds its own.
+/// The folder with the clients. JavaScript in `folder` finds them through a link.
 fn clients(folder: &Path) -> std::path::PathBuf {
     let installed = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/clients")).output().unwrap();
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));

@@ -1,4 +1,4 @@
-//! Usage, prices, filters and exports, as people click through them.
+//! Usage, prices, filters and exports in the browser.
 
 use crate::browser::Page;
 use crate::people::Console;
@@ -7,7 +7,7 @@ fn count(page: &mut Page, selector: &str) -> u64 {
     page.eval(&format!("document.querySelectorAll('{selector}').length")).as_u64().unwrap()
 }
 
-/// What a link on the page downloads.
+/// The download behind a link on the page.
 fn download(page: &mut Page, label: &str) -> String {
     let fetched = page.eval(&format!(
         "fetch([...document.querySelectorAll('.heading a')].find(a => a.textContent == '{label}').href).then(it => it.text())"
@@ -22,7 +22,7 @@ fn groups(page: &mut Page) -> Vec<String> {
 }
 
 #[test]
-fn usage_is_read_by_person_and_project_and_as_money() {
+fn usage_is_grouped_by_person_and_project_and_shown_as_cost() {
     let console = Console::start();
     let mut admin = console.person("Ada", "admin");
     let mut developer = console.person("Grace", "developer");
@@ -43,7 +43,7 @@ fn usage_is_read_by_person_and_project_and_as_money() {
     assert_eq!(groups(&mut admin).len(), 2);
     admin.assert_says("grace@example.com");
     admin.assert_says("no requests in the previous 24 hours");
-    assert!(!admin.text().contains("Cost"), "no money without prices");
+    assert!(!admin.text().contains("Cost"), "no costs without prices");
     admin.click("#breakdown tbody tr:nth-child(2) th a");
     assert_eq!(count(&mut admin, ".chip"), 1);
     admin.assert_says("grace@example.com");
@@ -106,12 +106,12 @@ fn any_range_with_a_time_is_chosen_by_keyboard_and_compared() {
         ("from=2026-01-02T00:00&to=2026-01-01T00:00", "The range ends before it begins."),
         ("from=2999-01-01T00:00&to=2999-01-02T00:00", "The range begins in the future."),
         ("from=2020-01-01T00:00&to=2026-01-01T00:00", "A range has at most 366 days."),
-        ("from=now&to=then", "Please give both times"),
+        ("from=now&to=then", "Enter both times"),
     ] {
         page.go(&format!("/usage?range=custom&{query}"));
         page.assert_says(says);
     }
-    // Since the minute of the first request: exact, whatever the hour.
+    // From the minute of the first request on: exact within the hour.
     let received = console.service.rows()[3]["received_at"].as_str().unwrap()[..16].to_owned();
     page.go(&format!("/usage?range=custom&from={received}&to=2999-01-01T00:00&group=key"));
     assert_eq!(page.eval("document.querySelector('.totals .figure').innerText"), "4");
@@ -133,7 +133,7 @@ fn requests_and_the_audit_log_are_filtered_and_exported() {
     page.choose("[name=status]", "failed");
     page.click(".filters button");
     assert_eq!(count(&mut page, "tbody tr"), 1);
-    assert_eq!(download(&mut page, "Export CSV").lines().count(), 2, "what the filter matches");
+    assert_eq!(download(&mut page, "Export CSV").lines().count(), 2, "only rows that the filter matches");
     page.go("/requests?slower=3600000");
     page.assert_says("No matching requests");
     page.go("/requests?slower=fast");

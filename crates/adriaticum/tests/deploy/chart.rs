@@ -1,4 +1,4 @@
-//! The Helm chart: it lints, and what it renders holds what it must.
+//! The Helm chart: it passes lint, and renders the required settings.
 
 use std::process::Command;
 
@@ -57,7 +57,7 @@ fn pods_run_unprivileged_and_have_time_to_stop() {
     };
     let needed = seconds("ADRIATICUM_API_DRAIN") + seconds("ADRIATICUM_API_STOP_TIMEOUT");
     assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > needed, "{pod}");
-    // The members of the pool are whoever the headless service's name resolves to.
+    // The members of the pool are the addresses of the headless service's name.
     let runtime_urls = environment.iter().find(|each| each["name"] == "ADRIATICUM_RUNTIME_URLS").unwrap();
     let headless = of_kind(&objects, "Service").into_iter().find(|service| service["spec"]["clusterIP"] == "None");
     let name = headless.unwrap()["metadata"]["name"].as_str().unwrap();

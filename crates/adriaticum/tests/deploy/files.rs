@@ -37,7 +37,7 @@ fn every_setting_in_the_files_exists() {
             seen += 1;
         }
     }
-    assert!(seen > 40, "what is looked for is not found: {seen}");
+    assert!(seen > 40, "the patterns match too little: {seen}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn yaml_and_json_can_be_read() {
     assert!(read >= 3, "{read}");
 }
 
-/// Checks the values, too, as the program gets them.
+/// Also checks the values, as the program gets them.
 #[test]
 fn the_environment_of_compose_replicas_is_a_valid_configuration() {
     let compose = std::fs::read_to_string(deploy().join("compose.yaml")).unwrap();
@@ -81,7 +81,7 @@ fn the_environment_of_compose_replicas_is_a_valid_configuration() {
         });
         command.env(name, &*value);
     }
-    let output = Output::of(&mut command);
+    let output = Output::from_command(&mut command);
     assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{output:?}");
     assert!(output.stdout.contains("database_url = \"postgres://***@database/adriaticum"), "{}", output.stdout);
 }
@@ -101,7 +101,7 @@ fn every_container_drops_its_privileges() {
 #[test]
 #[ignore = "needs systemd-analyze; `tools/test` runs it where systemd is installed"]
 fn systemd_accepts_the_units() {
-    // Verified with a binary that exists.
+    // Verified with the path of a binary that exists.
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "service")) {
         let copy = folder.path().join(path.file_name().unwrap());

@@ -1,5 +1,5 @@
-//! The release archive and the image that is made of it alone, run as a container is: with a root of its own that is
-//! read-only, without capabilities, as an ordinary user.
+//! The release archive, and the image that is made of it alone, run like a container: with its own read-only root, without
+//! capabilities, as an ordinary user.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -44,7 +44,15 @@ struct Image {
 impl Image {
     fn made_in(folder: &Path) -> Self {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools");
-        run(Command::new(tools.join("release")).args(["--binary", ADRIATICUM.binary(), "--to"]).arg(folder));
+        let [public, secret] = ["minisign.pub", "minisign.key"].map(|name| folder.join(name));
+        run(Command::new("minisign").args(["-G", "-W", "-p"]).arg(&public).arg("-s").arg(&secret));
+        let mut release = Command::new(tools.join("release"));
+        run(release.args(["--binary", ADRIATICUM.binary(), "--to"]).arg(folder).arg("--sign").arg(&secret));
+        let verify = "minisign -V -p minisign.pub -m SHA256SUMS && sha256sum --check SHA256SUMS";
+        run(Command::new("sh").args(["-c", verify]).current_dir(folder));
+        fs::write(folder.join("SHA256SUMS"), "").unwrap();
+        let forged = Command::new("sh").args(["-c", verify]).current_dir(folder).output().unwrap();
+        assert!(!forged.status.success(), "a changed checksum has no valid signature");
         let archive = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let archive = archive.filter(|path| path.extension().is_some_and(|end| end == "gz")).last().unwrap();
         let file = folder.join("image.tar");
@@ -78,7 +86,7 @@ struct Container<'a> {
 impl<'a> Container<'a> {
     fn new(image: &'a Image, folder: TempDir) -> Self {
         assert_eq!(image.config["User"], format!("{USER}:{USER}"));
-        // Container engines make places for what they mount.
+        // Container engines create the mount points.
         for place in ["proc", "dev"] {
             fs::create_dir(image.root.join(place)).unwrap();
         }
@@ -88,7 +96,7 @@ impl<'a> Container<'a> {
         for path in [&data, &data.join("model.gguf")] {
             chown(path, Some(USER), Some(USER)).unwrap();
         }
-        // Others use this machine's ports, too.
+        // The default ports of this machine may be in use.
         let [api, console, ops] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
         let settings = [("API", api), ("CONSOLE", console), ("OPS", ops)];
         let settings = settings.map(|(part, address)| format!("ADRIATICUM_{part}_LISTEN={address}"));
@@ -110,13 +118,13 @@ impl<'a> Container<'a> {
         unshare.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"]);
         unshare.arg(&self.image.root).arg(self.folder.path().join("volume"));
         unshare.args(command).env_clear();
-        // The shell's own programs are found by the same variable that the image sets.
+        // The shell finds its programs by the image's `PATH`.
         unshare.envs(self.settings.iter().filter_map(|setting| setting.split_once('=')));
         unshare
     }
 
     fn output(&self, command: &[String]) -> Output {
-        Output::of(&mut self.command(command))
+        Output::from_command(&mut self.command(command))
     }
 
     fn run_ok(&self, arguments: &[&str]) -> String {
@@ -170,6 +178,6 @@ fn unpack(file: &Path, folder: &Path) {
 }
 
 fn run(command: &mut Command) {
-    let output = Output::of(command);
+    let output = Output::from_command(command);
     assert_eq!(output.code, Some(0), "{command:?}: {output:?}");
 }

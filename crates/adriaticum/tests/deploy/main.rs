@@ -1,5 +1,5 @@
-//! The files in `deploy/`: their settings exist, they parse, and nginx in front of replicas loses no request while
-//! these are restarted one after the other. And nginx in front of runtimes.
+//! The files in `deploy/`: their settings exist, they parse, and nginx in front of replicas loses no request during a
+//! rolling restart. Also nginx in front of runtimes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod chart;

@@ -1,6 +1,6 @@
-//! Dashboard and alerts query metrics and labels that a running service has.
+//! Dashboard and alerts query metrics and labels that a running service has, and docs/metrics.md lists them all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -21,8 +21,8 @@ fn expressions(document: &Value, into: &mut Vec<String>) {
     }
 }
 
-/// The metrics of a service that has served a request from a runtime that says that it is our engine.
-fn told() -> String {
+/// The metrics of a service that has served a request from a runtime that reports itself as our engine.
+fn engine_metrics() -> String {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
@@ -34,11 +34,11 @@ fn told() -> String {
     let key = service.key();
     service.chat(&key, "hello").completion();
     service.chat("nobody", "hello").expect_error("invalid_api_key");
-    service.get_ops("/metrics").1 + &told_of_tls()
+    service.get_ops("/metrics").1 + &tls_metrics()
 }
 
 /// The metrics of a service with TLS.
-fn told_of_tls() -> String {
+fn tls_metrics() -> String {
     let authority = CertificateAuthority::generate();
     let (pair, _) = authority.issue("one", &["localhost"]);
     let service = ADRIATICUM
@@ -53,7 +53,7 @@ fn told_of_tls() -> String {
 
 #[test]
 fn every_metric_in_dashboards_and_alerts_exists() {
-    let told = told();
+    let exported = engine_metrics();
     let read = |path: &str| std::fs::read_to_string(deploy().join(path)).unwrap();
     let dashboard: Value = serde_json::from_str(&read("grafana/adriaticum.json")).unwrap();
     let rules: Value = serde_saphyr::from_str(&read("prometheus/adriaticum.rules.yaml")).unwrap();
@@ -69,11 +69,11 @@ fn every_metric_in_dashboards_and_alerts_exists() {
         for expression in &asked {
             for found in selector.captures_iter(&groups.replace_all(expression, "")) {
                 let name = &found[1];
-                let samples: Vec<_> = told
+                let samples: Vec<_> = exported
                     .lines()
                     .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])))
                     .collect();
-                assert!(!samples.is_empty(), "nothing tells {name}: {expression}");
+                assert!(!samples.is_empty(), "no metric is named {name}: {expression}");
                 let labels = found.get(2).map_or("", |labels| labels.as_str());
                 for label in label.captures_iter(labels).map(|label| label[1].to_owned()) {
                     // These two are added by Prometheus.
@@ -84,6 +84,52 @@ fn every_metric_in_dashboards_and_alerts_exists() {
                 names.insert(name.to_owned());
             }
         }
-        assert!(names.len() >= at_least, "what is looked for is not found: {names:?}");
+        assert!(names.len() >= at_least, "too few metrics are found: {names:?}");
     }
+}
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+<!-- Generated from a running service by `make docs`; a test compares. Do not edit by hand. -->
+
+`/metrics` on `ops.listen` has them in OpenMetrics text. [In production](production.md) says which to watch.
+Names that begin with `gen_ai_` are OpenTelemetry's for language models, with its labels. Buckets and sums are per
+replica: use `sum by (le)` before `histogram_quantile`. [deploy/grafana](../deploy/grafana/adriaticum.json) is a
+dashboard, [deploy/prometheus](../deploy/prometheus/adriaticum.rules.yaml) has alerts.
+
+| metric | labels | type | |
+|---|---|---|---|
+";
+
+/// Metrics by name: each with its labels, its type and its help.
+fn page(metrics: &str) -> String {
+    let label = Regex::new(r#"(\w+)=""#).unwrap();
+    let mut rows = BTreeMap::new();
+    for family in metrics.split("# HELP ").skip(1) {
+        let (help, rest) = family.split_once('\n').unwrap();
+        let (name, help) = help.split_once(' ').unwrap();
+        let kind = rest.lines().next().unwrap().rsplit_once(' ').unwrap().1;
+        let (_, labels): &mut (_, BTreeSet<String>) =
+            rows.entry(name).or_insert_with(|| ((kind, help), BTreeSet::new()));
+        let samples = rest.lines().filter(|line| !line.starts_with('#'));
+        labels.extend(samples.flat_map(|line| label.captures_iter(line)).map(|found| found[1].to_owned()));
+        labels.remove("le");
+    }
+    let row = |(name, ((kind, help), labels)): (&str, ((&str, &str), BTreeSet<String>))| {
+        let total = if kind == "counter" { "_total" } else { "" };
+        let labels = labels.into_iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        format!("| `{name}{total}` | {labels} | {kind} | {} |\n", help.trim_end_matches('.'))
+    };
+    INTRODUCTION.to_owned() + &rows.into_iter().map(row).collect::<String>()
+}
+
+#[test]
+fn the_page_of_metrics_lists_what_a_service_exports() {
+    let file = deploy().join("../docs/metrics.md");
+    let expected = page(&engine_metrics());
+    if std::env::var_os("REWRITE_DOCS").is_some() {
+        std::fs::write(&file, &expected).unwrap();
+    }
+    assert!(std::fs::read_to_string(&file).unwrap() == expected, "run `make docs`");
 }

@@ -59,7 +59,7 @@ impl Nginx {
         self.address
     }
 
-    /// What nginx has against its replicas, for a failing test.
+    /// nginx's error log, for the message of a failed test.
     pub(crate) fn errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("error.log")).unwrap()
     }

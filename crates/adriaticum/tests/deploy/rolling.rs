@@ -1,4 +1,4 @@
-//! Two replicas behind nginx: restarted one after the other under load, and what callers see when nginx must refuse.
+//! Two replicas behind nginx: rolling restarts under load, and nginx's own error responses.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,7 @@ fn replicas_on_one_machine_are_restarted_and_no_request_fails() {
     no_request_fails_while_replicas_restart(&[("database_url", &file)], QUICK_ANSWERS);
 }
 
-/// nginx must use a replica that is back before it has seen it answer, which may take longer than the next one drains.
+/// nginx must use a restarted replica before its first answer, which may take longer than the next replica drains.
 #[test]
 fn replicas_are_restarted_under_long_answers_and_no_request_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)], load: Load) 
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let callers = (0..load.callers).map(|index| {
         let (nginx, tally, key) = (nginx.clone(), tally.clone(), key.clone());
-        // Callers do not call all at the same time.
+        // Spreads the callers' first requests.
         let begin = load.answers_after * index / load.callers;
         executor.spawn(async move {
             tokio::time::sleep(begin).await;
@@ -142,15 +142,15 @@ fn no_request_fails_while_replicas_restart(shared: &[(&str, &str)], load: Load) 
 
     let (mut ids, failures) = (tally.ids.lock().unwrap().clone(), tally.failures.lock().unwrap());
     let (failed, answered) = (failures.len(), ids.len());
-    assert!(failures.is_empty(), "{failed} beside {answered} that did not: {failures:#?}\n{}", nginx.errors());
+    assert!(failures.is_empty(), "{failed} failed, {answered} were answered: {failures:#?}\n{}", nginx.errors());
     let mut recorded: Vec<_> = one.rows().iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
     ids.sort_unstable();
     recorded.sort_unstable();
-    assert_eq!(ids, recorded, "each exactly once, whichever replica it was");
+    assert_eq!(ids, recorded, "each exactly once, on any replica");
 }
 
 #[test]
-fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
+fn nginx_forwards_host_and_address_and_refuses_with_the_apis_envelope() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let (mut service, address) = replica(&runtime, &[]);
     let key = service.key();
@@ -160,7 +160,7 @@ fn nginx_passes_on_what_the_replicas_need_and_refuses_in_their_words() {
         let client = client(&nginx);
         let send = |body: String| post(&client, &nginx, &key, body);
         let completed = send(chat_body("hello")).await.unwrap().completion();
-        // A large body is refused by the API, and a very large one by nginx in the same words.
+        // The API refuses a large body; nginx refuses a very large one with the same error.
         let refused = send(" ".repeat(300_000)).await.unwrap().error();
         assert_eq!((refused.status, refused.code.as_str()), (413, "payload_too_large"));
         assert_eq!(service.wait_for_rows(2).len(), 2);

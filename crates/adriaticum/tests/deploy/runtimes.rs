@@ -8,7 +8,7 @@ use crate::nginx::Nginx;
 const CALLERS: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 const REQUESTS: usize = 40;
 
-/// nginx closes connections after 20 requests, and responds with 502 for a runtime that closes its own.
+/// nginx closes connections after 20 requests, and responds with 502 if a runtime closes its connection.
 #[test]
 fn callers_get_their_own_answers_through_nginx() {
     let runtimes = [(), ()].map(|()| FakeRuntime::start(Behaviour::Echo));

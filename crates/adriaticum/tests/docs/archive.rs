@@ -1,5 +1,5 @@
-//! What docs/backup.md promises of `backup --all` and `restore`: database, index and settings come back as they were, or
-//! nothing does.
+//! The promises of docs/backup.md about `backup --all` and `restore`: database, index and settings are restored unchanged,
+//! or nothing is.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ fn a_damaged_archive_restores_nothing() {
     };
     for cut in [0, 1, whole.len() / 3, whole.len() / 2, whole.len() - 1] {
         let (output, left) = restore("cut", &whole[..cut]);
-        assert!(output.code == Some(1) && output.stderr.contains("no complete archive"), "{output:?}");
+        assert!(output.code == Some(1) && output.stderr.contains("not a complete archive"), "{output:?}");
         assert!(left.is_empty(), "{left:?}");
     }
     let mut refused = 0;
@@ -90,7 +90,7 @@ fn a_damaged_archive_restores_nothing() {
         let name = format!("changed{n}");
         let (output, left) = restore(&name, &changed);
         match output.code {
-            Some(0) => assert!(left == good, "what is restored is what was backed up"),
+            Some(0) => assert!(left == good, "the restored files equal the backed-up ones"),
             _ => {
                 assert!(output.stderr.contains("Nothing was changed") && left.is_empty(), "{output:?}");
                 refused += 1;
@@ -101,7 +101,7 @@ fn a_damaged_archive_restores_nothing() {
 }
 
 #[test]
-fn an_archive_without_the_database_of_a_postgres_server_says_so() {
+fn an_archive_beside_postgres_reports_that_it_has_no_database() {
     let mut installation = ADRIATICUM.install();
     installation.set("database_url", &Cluster::shared().create_database());
     add_documents(&installation);
@@ -113,7 +113,7 @@ fn an_archive_without_the_database_of_a_postgres_server_says_so() {
 }
 
 #[test]
-fn an_archive_is_not_made_without_the_index_that_was_there() {
+fn no_archive_is_made_while_the_index_is_missing() {
     let installation = ADRIATICUM.install();
     add_documents(&installation);
     std::fs::remove_dir_all(installation.data().join("index")).unwrap();

@@ -1,5 +1,5 @@
-//! What docs/backup.md promises: a backup made under load holds everything that was acknowledged before it began, and a
-//! service starts on it.
+//! The promises of docs/backup.md: a backup made under load holds every request that was acknowledged before it began, and
+//! can be served.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::ADRIATICUM;
 /// Responses before a backup begins, and while it is made.
 const ENOUGH: usize = 100;
 
-/// Keeps a service under load while something is done; the ids that were acknowledged before that.
+/// Runs `done` under load. Returns the ids that were acknowledged before it.
 fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTreeSet<String> {
     let request = Request::chat(key, chat_body("hello")).bytes();
     let (acknowledged, over) = (Mutex::new(BTreeSet::new()), AtomicBool::new(false));
@@ -34,7 +34,7 @@ fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTr
         wait_for(ENOUGH);
         let before = acknowledged.lock().unwrap().clone();
         done();
-        wait_for(before.len() + ENOUGH); // it went on all the while, and goes on
+        wait_for(before.len() + ENOUGH); // the load continued meanwhile
         before
     })
 }
@@ -42,11 +42,11 @@ fn acknowledged_before(service: &Service, key: &str, done: impl FnOnce()) -> BTr
 fn assert_holds(restored: &Service, before: &BTreeSet<String>, key: &str) {
     let rows = restored.rows();
     let ids: BTreeSet<_> = rows.iter().map(|row| row["request_id"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(ids.len(), rows.len(), "no row stands twice");
+    assert_eq!(ids.len(), rows.len(), "no row is there twice");
     let lost: Vec<_> = before.difference(&ids).collect();
-    assert!(lost.is_empty(), "acknowledged before the back-up and not in it: {lost:?}");
-    assert_eq!(restored.usage()["requests"], rows.len(), "the sums know the same rows");
-    assert!(restored.run(&["check", "--deep"]).stdout.contains("the database is sound"));
+    assert!(lost.is_empty(), "acknowledged before the backup and not in it: {lost:?}");
+    assert_eq!(restored.usage()["requests"], rows.len(), "the sums count the same rows");
+    assert!(restored.run(&["check", "--deep"]).stdout.contains("the database is intact"));
     restored.chat(key, "hello").completion();
     assert_eq!(restored.usage()["requests"], rows.len() + 1);
 }
@@ -57,8 +57,8 @@ fn a_copy_of_sqlite_made_under_load_can_be_served() {
     let service = ADRIATICUM.service_with(&[&runtime]).start();
     let key = service.key();
     let before = acknowledged_before(&service, &key, || {
-        let told = service.run_ok(&["backup", "copy.db"]);
-        assert!(told.contains("sound"), "{told}");
+        let printed = service.run_ok(&["backup", "copy.db"]);
+        assert!(printed.contains("checked"), "{printed}");
     });
     let restored = service.folder().join("restored");
     std::fs::create_dir(&restored).unwrap();
@@ -73,10 +73,10 @@ fn a_backup_overwrites_nothing_and_leaves_nothing_behind() {
     let installation = ADRIATICUM.service().start();
     assert_eq!(installation.run(&["backup", "copy.db"]).code, Some(0));
     let copy = installation.folder().join("copy.db");
-    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600, "nobody else may read it");
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600, "no other user may read it");
     let first = std::fs::read(&copy).unwrap();
     installation.key();
-    for (to, why) in [("copy.db", "is there already"), ("nowhere/copy.db", "No such file"), (".", "there already")] {
+    for (to, why) in [("copy.db", "already exists"), ("nowhere/copy.db", "No such file"), (".", "already exists")] {
         let output = installation.run(&["backup", to]);
         assert_eq!(output.code, Some(1), "{output:?}");
         assert!(output.stderr.contains(why), "{output:?}");
@@ -100,7 +100,7 @@ fn a_dump_of_postgres_made_under_load_can_be_served() {
     let key = service.key();
     let dump = service.folder().join("adriaticum.dump");
     let run = |program: &str, arguments: &[&str]| {
-        let output = Output::of(
+        let output = Output::from_command(
             Command::new(program).args(arguments).arg(if program == "pg_dump" { "--file" } else { "--" }).arg(&dump),
         );
         assert_eq!(output.code, Some(0), "{output:?}");
@@ -109,5 +109,5 @@ fn a_dump_of_postgres_made_under_load_can_be_served() {
     run("pg_restore", &["--no-owner", "--exit-on-error", "--dbname", &new]);
     let restored = ADRIATICUM.service_with(&[&runtime]).set("database_url", &new).start();
     assert_holds(&restored, &before, &key);
-    assert!(service.run(&["backup", "copy.db"]).stderr.contains("pg_dump"), "what is right is told");
+    assert!(service.run(&["backup", "copy.db"]).stderr.contains("pg_dump"), "the error names the right tool");
 }

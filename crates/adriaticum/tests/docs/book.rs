@@ -1,4 +1,4 @@
-//! The pages, as Markdown is read: their commands, links, headings and words of code.
+//! The pages as parsed Markdown: their commands, links, headings and code spans.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) struct Page {
     pub(crate) text: String,
 }
 
-/// Every page that people read.
+/// Every page of the documentation.
 pub(crate) fn pages() -> Vec<Page> {
     let mut pages = Vec::new();
     for folder in ["", "docs", "deploy", "bench"] {
@@ -61,7 +61,7 @@ impl Page {
         blocks
     }
 
-    /// Words of code within sentences.
+    /// Code spans within sentences.
     pub(crate) fn spans(&self) -> Vec<String> {
         let spans = self.events().filter_map(|event| match event {
             Event::Code(text) => Some(text.into_string()),
@@ -78,7 +78,7 @@ impl Page {
         links.collect()
     }
 
-    /// What links can point to: its headings, as code hosts make anchors of them.
+    /// The anchors that code hosts make of its headings.
     pub(crate) fn anchors(&self) -> BTreeSet<String> {
         let mut anchors = BTreeSet::new();
         let mut heading: Option<String> = None;
@@ -119,7 +119,7 @@ pub(crate) fn commands(block: &str) -> Vec<String> {
 
 fn is_whole(command: &str) -> bool {
     let looked_at = Command::new("bash").args(["-n", "-c", command]).output().unwrap();
-    // A text without its end is only a warning.
+    // An unterminated here-document is only a warning.
     looked_at.status.success() && looked_at.stderr.is_empty() && !command.trim_end().ends_with('\\')
 }
 

@@ -1,4 +1,4 @@
-//! The documentation is right: its commands run, the names in it exist, and its promises about backups and release
+//! Tests of the documentation: its commands run, the names in it exist, and its promises about backups and release
 //! archives hold.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! The names on pages exist: links and headings, settings, variables, commands with their flags, error codes. The page
-//! of settings is the one that the program prints.
+//! The names on pages exist: links and headings, settings, variables, commands with their flags, error codes. The page of
+//! settings equals the program's output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use testbed::Output;
 use crate::ADRIATICUM;
 
 /// Names of other programs that look like our settings.
-const OF_OTHERS: &[&str] = &["search.formats"];
+const FOREIGN_SETTINGS: &[&str] = &["search.formats"];
 
 #[test]
 fn every_link_leads_somewhere() {
@@ -32,7 +32,7 @@ fn every_link_leads_somewhere() {
             looked_at += 1;
         }
     }
-    assert!(looked_at > 40, "what is looked for is not found: {looked_at}");
+    assert!(looked_at > 40, "too few links are found: {looked_at}");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn every_page_of_the_documentation_is_in_its_index() {
 fn the_page_of_settings_is_what_the_program_prints() {
     let page = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
     let printed = ADRIATICUM.install().run_ok(&["config", "--markdown"]);
-    assert!(page == printed, "write it anew: adriaticum config --markdown > docs/configuration.md");
+    assert!(page == printed, "run `make docs`");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn every_setting_and_variable_in_the_docs_exists() {
     let variables: BTreeSet<_> = names.iter().map(|name| name.replace('.', "_").to_ascii_uppercase()).collect();
     let mut seen = 0;
     for page in pages() {
-        for span in page.spans().iter().filter(|span| !OF_OTHERS.contains(&span.as_str())) {
+        for span in page.spans().iter().filter(|span| !FOREIGN_SETTINGS.contains(&span.as_str())) {
             if setting.captures(span).is_some_and(|found| parts.contains(&found[1])) {
                 let is_a_file = [".rs", ".md", ".toml", ".db"].iter().any(|end| span.ends_with(end));
                 assert!(is_a_file || names.contains(span.as_str()), "{}: {span} is no setting", page.name);
@@ -71,11 +71,11 @@ fn every_setting_and_variable_in_the_docs_exists() {
             }
         }
         for found in variable.captures_iter(&page.text) {
-            assert!(variables.contains(&found[1]), "{}: {} sets nothing", page.name, &found[0]);
+            assert!(variables.contains(&found[1]), "{}: {} is no variable", page.name, &found[0]);
             seen += 1;
         }
     }
-    assert!(seen > 60, "what is looked for is not found: {seen}");
+    assert!(seen > 60, "too few names are found: {seen}");
 }
 
 /// The help of the program's commands, each read once.
@@ -83,7 +83,7 @@ fn every_setting_and_variable_in_the_docs_exists() {
 struct Help(BTreeMap<Vec<String>, String>);
 
 impl Help {
-    fn of(&mut self, command: &[String]) -> &str {
+    fn help(&mut self, command: &[String]) -> &str {
         self.0.entry(command.to_vec()).or_insert_with(|| {
             let mut arguments: Vec<_> = command.iter().map(String::as_str).collect();
             arguments.push("--help");
@@ -94,13 +94,13 @@ impl Help {
     }
 
     fn has_command(&mut self, command: &[String], word: &str) -> bool {
-        let listed = self.of(command).split_once("Commands:").map_or("", |(_, listed)| listed);
+        let listed = self.help(command).split_once("Commands:").map_or("", |(_, listed)| listed);
         let listed = listed.split("\n\n").next().unwrap_or_default();
         listed.lines().any(|line| line.split_whitespace().next() == Some(word))
     }
 
     fn has_flag(&mut self, command: &[String], flag: &str) -> bool {
-        let help = self.of(command);
+        let help = self.help(command);
         help.split(|c: char| c.is_whitespace() || c == ',').any(|word| word == flag)
     }
 
@@ -142,10 +142,10 @@ fn every_command_and_flag_in_the_docs_exists() {
             }
         }
     }
-    assert!(seen > 60, "what is looked for is not found: {seen}");
+    assert!(seen > 60, "too few commands are found: {seen}");
 }
 
-/// Whether what stands before a program's name has it run: nothing, variables, or another command's end.
+/// Whether a program's name after these words is a command: they are none, variables, or the end of another command.
 fn is_run(before: &[&str]) -> bool {
     before
         .last()

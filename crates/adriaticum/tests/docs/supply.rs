@@ -12,7 +12,7 @@ use testbed::Output;
 use crate::ADRIATICUM;
 
 fn tool(name: &str, arguments: &[&str]) -> Output {
-    Output::of(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
+    Output::from_command(Command::new(root().join("tools").join(name)).args(arguments).current_dir(root()))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_disallowed_dependency_is_reported() {
     let rules = std::fs::read_to_string(root().join("deny.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (registry, nowhere) = ("github.com/rust-lang/crates.io-index", "registry.example/index");
-    for (rule, instead, told) in [
+    for (rule, instead, reported) in [
         ("\"MPL-2.0\",", "", "cssparser"),
         ("\"bitflags@1.3.2\"", "\"nothing@1.3.2\"", "bitflags"),
         (registry, nowhere, "clap"),
@@ -37,7 +37,7 @@ fn a_disallowed_dependency_is_reported() {
         std::fs::write(&file, rules.replace(rule, instead)).unwrap();
         let output = tool("deny", &["--config", file.to_str().unwrap()]);
         assert_eq!(output.code, Some(1), "{rule}: {output:?}");
-        assert!(output.stderr.contains(told), "{rule}: {output:?}");
+        assert!(output.stderr.contains(reported), "{rule}: {output:?}");
     }
 }
 
@@ -70,13 +70,15 @@ fn archives_are_reproducible() {
         let release = format!("umask {umask}; exec tools/release --binary \"$0\" --to \"$1\"");
         let mut shell = Command::new("bash");
         shell.args(["-c", &release, ADRIATICUM.binary(), to.to_str().unwrap()]);
-        let output = Output::of(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
+        let output =
+            Output::from_command(shell.current_dir(root()).env("TZ", zone).env("SOURCE_DATE_EPOCH", "1700000000"));
         assert_eq!(output.code, Some(0), "{output:?}");
         to
     });
     let sums = archives.each_ref().map(|to| std::fs::read_to_string(to.join("SHA256SUMS")).unwrap());
     assert_eq!(sums[0], sums[1]);
-    let checked = Output::of(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&archives[1]));
+    let checked =
+        Output::from_command(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&archives[1]));
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert_has_everything(&archives[1]);
 }
@@ -84,7 +86,7 @@ fn archives_are_reproducible() {
 fn assert_has_everything(folder: &Path) {
     let archive = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "gz")).unwrap();
-    let listed = Output::of(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
+    let listed = Output::from_command(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
     let listed: BTreeSet<_> = listed.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| path).collect();
     for path in [
         "adriaticum",

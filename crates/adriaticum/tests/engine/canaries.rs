@@ -18,25 +18,25 @@ fn no_completion_contains_another_callers_secret() {
     let mut repeated = 0;
     for round in 0..ROUNDS {
         for temperature in [0.0, 1.0] {
-            // All share a prefix; in the second round each caller also finds its own.
+            // All share a prefix; in the second round each caller's own prefix is cached, too.
             let responses = all_at_once(&callers, |(key, secret)| {
-                let told = format!("The password is {secret}.");
-                let chat = Conversation::system(&*told).then_user("What is the password?").then_assistant(&*told);
+                let fact = format!("The password is {secret}.");
+                let chat = Conversation::system(&*fact).then_user("What is the password?").then_assistant(&*fact);
                 let chat = chat.then_user("Repeat it, please.");
                 service.complete(key, &chat.temperature(temperature).max_tokens(14)).completion().content
             });
             for (at, response) in responses.iter().enumerate() {
                 let response = response.to_lowercase();
                 for (owner, (_, secret)) in callers.iter().enumerate() {
-                    let told = response.contains(secret.as_str());
+                    let leaked = response.contains(secret.as_str());
                     assert!(
-                        !told || owner == at,
-                        "round {round}: caller {at} was told the secret of {owner}: {response}"
+                        !leaked || owner == at,
+                        "round {round}: caller {at} got the secret of caller {owner}: {response}"
                     );
-                    repeated += usize::from(told);
+                    repeated += usize::from(leaked);
                 }
             }
         }
     }
-    assert!(repeated > CALLERS / 4, "the model repeats secrets, or this shows nothing: {repeated}");
+    assert!(repeated > CALLERS / 4, "the test is valid only if the model repeats secrets: {repeated}");
 }

@@ -20,10 +20,10 @@ fn a_caller_that_disconnects_frees_its_capacity() {
     service.wait_for_status("the second one", |status| status.get("waiting") == 1);
 
     drop(waiting);
-    // The status is updated once per step, the count of disconnects at once.
+    // The status is updated once per step, the count of disconnects immediately.
     let status =
         service.wait_for_status("one hang-up", |status| status.get("cancelled") == 1 && status.get("waiting") == 0);
-    assert_eq!(status.get("running"), 1, "the other one goes on: {status:?}");
+    assert_eq!(status.get("running"), 1, "the other one still runs: {status:?}");
     drop(running);
     let status = service.wait_for_status("two hang-ups", |status| status.get("cancelled") == 2 && status.is_idle());
     let generated = status.get("generated_tokens") - before;

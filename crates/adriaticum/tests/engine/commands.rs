@@ -7,8 +7,8 @@ use testbed::{Engine, EngineStatus, Output};
 use crate::embedded::EmbeddedBuilder;
 use crate::{ADRIATICUM, run_alone};
 
-/// It fails with one sentence that says what is wrong.
-fn assert_complaint(output: &Output, about: &str) {
+/// The command fails with one sentence about the cause.
+fn assert_one_sentence(output: &Output, about: &str) {
     assert!(output.code.is_some_and(|code| code != 0), "{output:?}");
     // llama.cpp logs before it.
     let lines = output.stderr.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -29,7 +29,7 @@ fn check_completes_with_the_model() {
 }
 
 #[test]
-fn check_says_that_a_file_is_no_model() {
+fn check_reports_a_file_that_is_no_model() {
     let _alone = run_alone();
     let mut installation = ADRIATICUM.install();
     let file = installation.folder().join("letter.gguf");
@@ -42,7 +42,7 @@ fn check_says_that_a_file_is_no_model() {
 }
 
 #[test]
-fn an_engine_complains_about_an_address_in_use() {
+fn an_engine_reports_an_address_in_use() {
     let _alone = run_alone();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -50,17 +50,17 @@ fn an_engine_complains_about_an_address_in_use() {
     installation.use_cached_tuning();
     let output =
         installation.run(&["engine", "--model", ADRIATICUM.default_model().to_str().unwrap(), "--listen", &address]);
-    assert_complaint(&output, &format!("cannot listen on {address}"));
+    assert_one_sentence(&output, &format!("cannot listen on {address}"));
     assert_eq!(output.code, Some(1), "{output:?}");
 }
 
 #[test]
-fn an_engine_complains_about_a_model_that_is_none() {
+fn an_engine_reports_a_file_that_is_no_model() {
     let _alone = run_alone();
     let installation = ADRIATICUM.install();
     std::fs::write(installation.folder().join("letter.gguf"), "To whom it may concern").unwrap();
     for file in ["nonsense", "letter.gguf", "."] {
-        assert_complaint(&installation.run(&["engine", "--model", file, "--listen", "127.0.0.1:0"]), file);
+        assert_one_sentence(&installation.run(&["engine", "--model", file, "--listen", "127.0.0.1:0"]), file);
     }
 }
 

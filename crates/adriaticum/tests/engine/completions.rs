@@ -10,7 +10,7 @@ use crate::run_alone;
 const QUESTION: &str = "What is the capital of France?";
 const QUESTION_TOKENS: u64 = 37;
 
-/// A conversation with one likely continuation, however the CPU rounds: the same text once more.
+/// A conversation with one likely continuation on every CPU: the same text again.
 fn pattern() -> Conversation {
     let mut chat = Conversation::user("Say yes.");
     for _ in 0..8 {
@@ -67,7 +67,7 @@ fn completions_at_a_high_temperature_differ() {
 }
 
 #[test]
-fn sixty_four_requests_at_once_are_all_answered() {
+fn sixty_four_concurrent_requests_are_all_answered() {
     let _alone = run_alone();
     let service = EmbeddedBuilder::new().start();
     let keys = [0, 1, 2, 3].map(|_| service.key());

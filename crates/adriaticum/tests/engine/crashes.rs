@@ -1,4 +1,4 @@
-//! The engine is killed, the service is killed, the service is stopped: what callers see, and what is left running.
+//! The engine is killed, the service is killed, the service is stopped: the responses to callers, and the processes left.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use testbed::{Conversation, EndOnDrop, Request, Response, all_at_once};
 use crate::embedded::{EmbeddedBuilder, EmbeddedService, is_alive};
 use crate::{ADRIATICUM, run_alone};
 
-/// Sends requests until it is over; all responses.
+/// Sends requests until `over` is set. Returns all responses.
 fn keep_asking(service: &EmbeddedService, key: &str, caller: usize, over: &AtomicBool) -> Vec<Response> {
     let mut responses = Vec::new();
     while !over.load(Relaxed) {
@@ -73,7 +73,7 @@ fn a_killed_engine_fails_only_requests_in_flight_and_service_resumes() {
         };
         assert!(ids.insert(id));
     }
-    // Those in flight, and those sent before the supervisor noticed: a few of each caller, however busy the machine is.
+    // Requests in flight, and those sent before the supervisor noticed: a few of each caller, also on a busy machine.
     assert!((1..=60).contains(&failed), "{failed} of {} failed", responses.len());
     let rows = service.rows();
     assert_eq!(rows.len() - before, responses.len());
@@ -99,7 +99,7 @@ fn a_suspended_engine_is_noticed_within_seconds_and_replaced() {
         let (status, body) = service.get_ops("/readyz");
         (status == 503).then_some(body)
     });
-    // Three seconds, if the machine is not busy.
+    // Three seconds on an idle machine.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert!(reason.contains("The engine does not respond"), "{reason}");
     let refused = service.complete(&key, &Conversation::user("Hello!"));
@@ -109,11 +109,11 @@ fn a_suspended_engine_is_noticed_within_seconds_and_replaced() {
     let lines: Vec<_> = log.lines().filter(|line| line.contains("the engine does not respond")).collect();
     assert!(matches!(&lines[..], [line] if line.contains("suspended") && line.contains("WARN")), "{lines:?}");
 
-    // It does not come back.
+    // It is not resumed.
     ADRIATICUM.wait_for("another engine", || match service.engine_pid() {
         Some(pid) if pid == engine => {
             let (status, body) = service.get_ops("/readyz");
-            assert!(status == 503 || service.engine_pid() != Some(engine), "it was called ready again: {body}");
+            assert!(status == 503 || service.engine_pid() != Some(engine), "it was reported ready again: {body}");
             None
         }
         other => other,
@@ -143,7 +143,7 @@ fn an_engine_that_is_resumed_finishes_its_requests() {
     assert!(service.log().contains("the engine responds again"), "{}", service.log());
 }
 
-/// As with a tool that limits its time, or on a machine whose cores others use: slow is not hung.
+/// As under a tool that limits its CPU time, or on a machine with other busy processes: slow is not hung.
 #[test]
 fn an_engine_that_gets_a_tenth_of_the_time_is_left_alone() {
     let _alone = run_alone();
@@ -176,7 +176,7 @@ fn an_engine_that_gets_a_tenth_of_the_time_is_left_alone() {
 }
 
 #[test]
-fn requests_during_startup_are_completed_or_told_to_retry() {
+fn requests_during_startup_are_completed_or_get_retry_after() {
     let _alone = run_alone();
     let service = EmbeddedBuilder::new().start_unloaded();
     let key = service.key();
@@ -202,7 +202,7 @@ fn an_engine_does_not_outlive_a_killed_service() {
 
     service.start_again();
     service.wait_until_loaded();
-    assert!(!left_behind.exists(), "the next one tidies up");
+    assert!(!left_behind.exists(), "the next service removes it");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_stopping_service_finishes_requests_in_flight_and_stops_its_engine() {
     }
     service.wait_for_status("running requests", |status| status.get("running") == 4);
     let (engine, socket) = (service.engine_pid().expect("an engine"), service.engine_socket());
-    // As a terminal or a service manager does: the whole process group gets the signal.
+    // The whole process group gets the signal, as from a terminal or a service manager.
     for process in [service.pid(), engine] {
         kill_process(process, Signal::TERM).unwrap();
     }

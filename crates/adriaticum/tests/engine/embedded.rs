@@ -1,4 +1,4 @@
-//! Services with the embedded runtime behind them: one that is shared, and as many as a test wants.
+//! Services with the embedded runtime: one that all tests share, and separate ones.
 
 use std::fs::{self, File};
 use std::ops::{Deref, DerefMut};
@@ -26,11 +26,11 @@ impl EmbeddedBuilder {
         Self::serving_in(ADRIATICUM.install(), file)
     }
 
-    /// With that model file, in an installation that the test has made.
+    /// With that model file, in the test's own installation.
     pub(crate) fn serving_in(mut installation: Installation, file: &Path) -> Self {
         installation.use_cached_tuning();
         installation.set("model", file.to_str().unwrap());
-        // Enough for one whole conversation and some more: many engines run at once here.
+        // Enough for slightly more than one whole conversation, because many engines run at the same time here.
         installation.set("engine.cells", "12288");
         // The machine may be busy.
         installation.set("engine.wait", "9m");
@@ -60,7 +60,7 @@ impl EmbeddedBuilder {
         self.start_as(command)
     }
 
-    /// With a command that the test has made.
+    /// With the test's own command.
     pub(crate) fn start_as(self, mut command: Command) -> EmbeddedService {
         command.stderr(File::create(self.0.folder().join("log")).unwrap());
         EmbeddedService(Service::start_as(self.0, &mut command))
@@ -85,7 +85,7 @@ impl DerefMut for EmbeddedService {
 }
 
 impl EmbeddedService {
-    /// The service that all tests share which do not disturb it.
+    /// The service shared by all tests that do not disturb it.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<EmbeddedService> = OnceLock::new();
         SHARED.get_or_init(|| {
@@ -144,7 +144,7 @@ impl EmbeddedService {
 }
 
 /// A static is never dropped, so a shell waits for the end of this process and cleans up.
-#[allow(clippy::zombie_processes, reason = "it outlives us")]
+#[allow(clippy::zombie_processes, reason = "it outlives this process")]
 fn end_with_this_process(service: &Service) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "read nothing; kill -9 $0; rm -rf $1"]).arg(service.pid().as_raw_nonzero().to_string());

@@ -1,4 +1,4 @@
-//! Models of other families, and files that no engine should trust.
+//! Models of other families, and hostile model files.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ fn a_request_that_overflows_the_model_fails_alone() {
     let _alone = run_alone();
     const ROW: usize = 64;
     const TILDE: usize = 4 + b'~' as usize;
-    // A tilde in a message makes its numbers overflow.
+    // A tilde in a message makes its activations overflow.
     let model = tiny("olmo2").change("token_embd.weight", |at, weight| if at / ROW == TILDE { 3e38 } else { weight });
     let file = ModelFile::new(&model);
     let service = file.serve().start();
@@ -59,7 +59,7 @@ fn a_request_that_overflows_the_model_fails_alone() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_in_one_sentence() {
+fn models_that_cannot_be_served_are_refused_in_one_sentence() {
     let _alone = run_alone();
     let template = |text: &str| tiny("llama").text("tokenizer.chat_template", text);
     let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
@@ -86,7 +86,7 @@ fn what_cannot_be_served_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn roles_that_are_marked_by_text_are_told() {
+fn roles_that_are_marked_by_text_are_reported() {
     let _alone = run_alone();
     let text =
         "{% for m in messages %}{{ '### ' + m['role'] + ':\\n' + m['content'] + '\\n' }}{% endfor %}### assistant:\n";
@@ -101,7 +101,7 @@ fn roles_that_are_marked_by_text_are_told() {
     assert!(!marked.log().contains("by text alone"));
 }
 
-/// How much of a prompt was found in the cache tells who else has sent its beginning.
+/// The cached part of a prompt shows whether another caller has sent its beginning.
 #[test]
 fn prefixes_are_shared_within_the_scope_that_is_set() {
     let _alone = run_alone();

@@ -62,7 +62,7 @@ fn a_file_that_is_no_model_is_refused_and_a_good_one_in_its_place_is_served() {
 }
 
 #[test]
-fn a_model_that_is_not_there_is_served_once_it_is() {
+fn a_missing_model_is_served_once_it_is_there() {
     let _alone = run_alone();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");

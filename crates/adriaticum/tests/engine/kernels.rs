@@ -1,4 +1,4 @@
-//! What the engine computes with: kernels, weights and threads.
+//! The engine's kernels, weights and threads.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use testbed::{Background, Conversation, Engine, Installation};
 
 use crate::{ADRIATICUM, run_alone};
 
-/// Requests of people, of which nobody knows what comes next: about ten thousand tokens.
+/// Requests of people, which are hard to predict: about ten thousand tokens.
 fn text() -> String {
     let rows = include_str!("../../../grounding/data/own-everyday.jsonl").lines();
     let contents = rows.map(|row| {
@@ -57,20 +57,20 @@ fn our_kernels_and_eight_bits_predict_a_text_as_well() {
     let copy = eight_bits.data().join("model.q8_0.gguf");
     let size = |path: &Path| std::fs::metadata(path).unwrap().len();
     assert!(size(&copy) > size(&eight_bits.data().join("model.gguf")));
-    // A copy that was damaged meanwhile is made again.
+    // A damaged copy is made again.
     std::fs::write(&copy, "not a model").unwrap();
     assert!(perplexity(&eight_bits, &text[..1000]) > 1.0);
 }
 
-/// Both round rows to 8 bits, but not all sums alike, and which sums are rounded how depends on the CPU and on the cache's type,
-/// which the tuner chooses: on this text llama.cpp's own kernels make 65.08 with f16 and 65.01 with bf16. On three texts of this
-/// length ours was 0.14 % worse, 0.09 % worse and 0.13 % better than llama.cpp's with the same cache, 0.03 % worse in the mean.
-/// That each kernel is exact is tested against f64; this is about the whole.
+/// Both kernels round rows to 8 bits, but sums differently, depending on the CPU and on the cache's type, which the tuner
+/// chooses. On this text llama.cpp's own kernels make 65.08 with f16 and 65.01 with bf16. On three texts of this length ours
+/// were 0.14 % worse, 0.09 % worse and 0.13 % better than llama.cpp's with the same cache, 0.03 % worse in the mean.
+/// Other tests compare each kernel with f64; this one tests the whole.
 const MAX_DIFFERENCE: f64 = 0.004;
 const MAX_LOSS_OF_Q8_0: f64 = 0.005;
 
-/// GPUs use them. What they predict can be seen on CPUs, too, which are slow with them: so on a short text, on which the
-/// file's own form may be a little ahead by chance.
+/// Weights of 16 bits are for GPUs, but their predictions can be tested on CPUs. These are slow with them, so the text is
+/// short; on a short text the file's own weights may be slightly better by chance.
 #[test]
 fn sixteen_bits_predict_a_text_as_well() {
     let _alone = run_alone();
@@ -105,7 +105,7 @@ impl Drop for Busy {
 }
 
 #[test]
-fn fewer_threads_compute_while_other_processes_do() {
+fn fewer_threads_compute_beside_other_busy_processes() {
     let _alone = run_alone();
     let cpus = thread::available_parallelism().unwrap().get();
     let engine = Arc::new(Engine::start(ADRIATICUM));
@@ -124,7 +124,7 @@ fn fewer_threads_compute_while_other_processes_do() {
     });
     let busy: Vec<Busy> = (0..cpus).map(|_| Busy::start()).collect();
     let threads = || {
-        thread::sleep(Duration::from_millis(100)); // who asks all the time is a busy process, too
+        thread::sleep(Duration::from_millis(100)); // constant polling would itself be a busy process
         engine.status().get("threads")
     };
     ADRIATICUM.wait_for("fewer threads", || Some(threads()).filter(|now| (1..all).contains(now)));

@@ -1,7 +1,7 @@
 //! The embedded runtime: the real binary with the real default model, which is fetched once and kept.
 //!
-//! Tests share one service unless they kill, cancel or reconfigure; those have a service or an engine of their own.
-//! Tests run one at a time. Nothing here depends on how fast the machine is: events are awaited.
+//! Tests share one service unless they kill, cancel or reconfigure; those start their own service or engine. Tests run
+//! one at a time. Nothing here depends on the machine's speed: tests wait for events.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod canaries;

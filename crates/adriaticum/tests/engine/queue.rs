@@ -1,4 +1,4 @@
-//! The queue: its order, its limits, and what is refused.
+//! The queue: its order, its limits and its refusals.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn a_key_with_forty_long_requests_does_not_hold_up_another_keys_short_one() {
         .collect();
     service.wait_for_status("a crowd", |status| status.get("waiting") + status.get("running") == 40);
     service.complete(&modest, &Conversation::user("Hello!").max_tokens(4)).completion();
-    // A slot is reserved for it: hardly any of the others has finished meanwhile.
+    // It gets the reserved slot: hardly any of the other requests has finished meanwhile.
     let status = service.status();
     assert!(status.get("waiting") >= 30, "{status:?}");
     drop(crowd);
@@ -42,14 +42,14 @@ fn while_busy(setup: EmbeddedBuilder, test: impl FnOnce(&EmbeddedService, &str))
     busy.send(Request::chat(&key, Conversation::endless().body()).bytes());
     service.wait_for_status("a running request", |status| status.get("running") == 1);
     test(&service, &key);
-    assert_eq!(service.status().get("running"), 1, "it was busy all the time");
+    assert_eq!(service.status().get("running"), 1, "it was busy throughout");
     drop(busy);
     service.wait_for_status("an idle engine", |status| status.is_idle());
     service.complete(&key, &Conversation::user("Hello!").max_tokens(1)).completion();
 }
 
 #[test]
-fn a_full_queue_refuses_and_says_when_to_try_again() {
+fn a_full_queue_refuses_with_retry_after() {
     let _alone = run_alone();
     while_busy(EmbeddedBuilder::new().set("engine.queue", "1"), |service, key| {
         let mut waiting = service.connect();
@@ -58,7 +58,7 @@ fn a_full_queue_refuses_and_says_when_to_try_again() {
         for _ in 0..3 {
             assert_no_room(&service.complete(key, &Conversation::user("Hello!")));
         }
-        assert_eq!(service.status().get("waiting"), 1, "the one that waits goes on waiting");
+        assert_eq!(service.status().get("waiting"), 1, "the queued request still waits");
     });
 }
 

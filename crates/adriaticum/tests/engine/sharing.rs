@@ -1,18 +1,18 @@
 //! Shared prefixes are computed once, and completions do not depend on it.
 //!
 //! Greedy completions are compared exactly. Batches of another shape round differently, which may change a close
-//! decision; so no conversation has one: each continues with the text that it has had so far.
+//! decision. So no conversation contains one: each continues its own earlier text.
 
 use testbed::{Conversation, Engine, Request, all_at_once};
 
 use crate::{ADRIATICUM, run_alone};
 
-/// What each conversation is about.
+/// The subject of each conversation.
 const WORDS: [&str; 8] = ["yes", "no", "hello", "cat", "red", "one", "good", "water"];
-/// Fewer tokens than the system prompt has.
+/// A lower bound for the system prompt's tokens.
 const PREFIX: u64 = 300;
 
-/// The system prompt that all have in common.
+/// The system prompt of all conversations.
 fn library() -> Conversation {
     let rule = |number| format!(" Rule {number}: be kind to readers who ask about books, opening hours and fines.");
     let rules: String = (0..18).map(rule).collect();
@@ -35,15 +35,15 @@ fn completions_with_and_without_a_shared_prefix_are_equal() {
     assert_eq!(alone.cached_tokens, 0, "nothing is shared yet: {alone:?}");
     assert!(alone.prompt_tokens > PREFIX, "{alone:?}");
 
-    // One after the other: the prefix of the first was computed by those who have finished.
+    // One after the other: the prefix was computed by a request that has finished.
     let engine = Engine::start(ADRIATICUM);
     let in_turn: Vec<_> = WORDS.iter().rev().map(|word| engine.complete(&question(word))).collect();
     assert!(in_turn[1..].iter().all(|reply| reply.cached_tokens > PREFIX), "{in_turn:?}");
     assert_eq!(in_turn[7].content, alone.content);
-    // Once more: everything but the last token is cached.
+    // Again: all tokens but the last are cached.
     let again = engine.complete(&question(WORDS[0]));
     assert_eq!((again.content, again.cached_tokens), (alone.content.clone(), alone.prompt_tokens - 1));
-    // While another one that shares it is running, which does not end by itself.
+    // While another request that shares it runs, up to its limit of tokens.
     let mut running = engine.connect();
     running.send(Request::chat("any", library().then_endless().body()).bytes());
     engine.wait_for_status("a running request", |status| status.get("running") == 1);
@@ -52,7 +52,7 @@ fn completions_with_and_without_a_shared_prefix_are_equal() {
     assert_eq!(meanwhile.content, alone.content);
     drop((running, engine));
 
-    // All at once: the first computes it for all.
+    // All at the same time: the first computes it for all.
     let engine = Engine::start(ADRIATICUM);
     let together = all_at_once(&WORDS, |word| engine.complete(&question(word)));
     for (reply, in_turn) in together.iter().zip(in_turn.iter().rev()) {

@@ -1,4 +1,4 @@
-//! The engine's socket: nobody else answers in its place, however long the path of the data folder is.
+//! The engine's socket: no other user's process can answer in its place, with any length of the data folder's path.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::{ADRIATICUM, run_alone};
 const ANOTHER_USER: u32 = 65534;
 const IMPOSTORS_ANSWER: &str = "an impostor's answer";
 
-/// A runtime that another user runs, at a socket: it says that it is healthy, and completes everything.
+/// Another user's runtime on a socket, which reports itself healthy and completes every request.
 const IMPOSTOR: &str = r#"
 import json, os, socketserver, sys
 from http.server import BaseHTTPRequestHandler
@@ -70,16 +70,16 @@ fn with_long_path() -> EmbeddedBuilder {
     EmbeddedBuilder::serving_in(installation, ADRIATICUM.default_model())
 }
 
-/// Without it, the socket was `engine-PID.sock` in the temporary folder, where everyone may create files: the requests
-/// of a starting service went to whoever listened there, and were recorded as completed.
+/// When the socket was `engine-PID.sock` in the temporary folder, where every user may create files, the requests of a
+/// starting service went to any process that listened there, and were recorded as completed.
 #[test]
-#[ignore = "runs a process as another user, which only root may; `tools/test` runs it where it can"]
+#[ignore = "runs a process as another user, which only root may; `tools/test` runs it as root"]
 fn another_user_cannot_answer_in_the_engines_place() {
     let _alone = run_alone();
     let shared = tempfile::tempdir().unwrap();
     fs::set_permissions(shared.path(), Permissions::from_mode(0o1777)).unwrap();
     let builder = with_long_path();
-    // The process id is known before the service starts, as one that is guessed would be.
+    // The impostor knows the process id before the service starts, as if it had guessed it.
     let mut command = Command::new("sh");
     let script = "echo $$ > pid.new; mv pid.new pid; until [ -e go ]; do sleep 0.02; done; exec \"$0\" serve";
     let served = builder.installation().command(&["serve"]);

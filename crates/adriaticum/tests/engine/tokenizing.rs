@@ -1,4 +1,4 @@
-//! Prompts are made beside everything else, in turns by tag, and no text makes that take long or ends the engine.
+//! Prompts are tokenized concurrently with decoding, in turns by tag; no text delays other tags or crashes the engine.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn ask(engine: &Engine, tag: &str, chat: &Conversation) -> Response {
     engine.connect().send(post(tag, chat)).response()
 }
 
-/// Connections on which that was sent.
+/// `count` connections on which the request was sent.
 fn crowd_of(engine: &Engine, count: usize, request: &[u8]) -> Vec<Connection> {
     let mut crowd: Vec<_> = (0..count).map(|_| engine.connect()).collect();
     for connection in &mut crowd {
@@ -38,7 +38,7 @@ fn refused_counts(response: &Response) -> (u64, u64, bool) {
     (error["n_prompt_tokens"].as_u64().unwrap(), error["n_ctx"].as_u64().unwrap(), is_bound)
 }
 
-/// What that took.
+/// The duration of `work`.
 fn timed(work: impl FnOnce()) -> Duration {
     let began = Instant::now();
     work();
@@ -50,7 +50,7 @@ fn oversized_prompts_of_one_tag_delay_neither_another_tag_nor_the_status() {
     const CROWD: usize = 200;
     let _alone = run_alone();
     let engine = Engine::start(ADRIATICUM);
-    // None of these fits the context, so that nothing has to be decoded: only turns are waited for.
+    // No request fits the context, so that none is decoded: they wait only for turns.
     let (hostile, modest) = [("hostile", 3_000), ("modest", 2_800)]
         .map(|(tag, length)| post(tag, &Conversation::user("🦩".repeat(length))))
         .into();
@@ -67,12 +67,12 @@ fn oversized_prompts_of_one_tag_delay_neither_another_tag_nor_the_status() {
         [status, modest, began.elapsed()]
     };
     let are_good = |[status, modest, all]: &[Duration; 3]| *status * 4 < *all && *modest * 4 < *all;
-    let times = measure(are_good, times).expect("a quick status and another tag's quick refusal, beside the crowd's");
-    println!("the status, another tag's refusal, the crowd's: {times:?}");
+    let times = measure(are_good, times).expect("status and another tag's refusal are fast beside the crowd");
+    println!("status, another tag's refusal, the crowd's refusals: {times:?}");
     let (counted, _, is_bound) = refused_counts(&ask(&engine, "hostile", &oversized()));
     assert!(is_bound && (16_384..30_000).contains(&counted), "counted on to {counted} tokens");
 
-    // Nobody waits for these any more.
+    // Requests of disconnected callers are cancelled.
     let before = engine.status().get("cancelled");
     let crowd = crowd_of(&engine, CROWD, &hostile);
     engine.wait_for_status("a crowd", |status| status.get("tokenizing") > CROWD as u64 / 2);
@@ -83,10 +83,10 @@ fn oversized_prompts_of_one_tag_delay_neither_another_tag_nor_the_status() {
 }
 
 /// Some vocabularies split a text into words by a regular expression that recurses for every character. On a thread
-/// with a usual stack, 10,000 letters in a row ended the engine; and a call for every control token that a message
-/// spells out took half a millisecond each.
+/// with a usual stack, 10,000 letters in a row crashed the engine. A separate call for each control token in a message
+/// took half a millisecond each.
 #[test]
-fn neither_long_words_nor_thousands_of_control_tokens_are_too_much_for_a_vocabulary_of_regular_expressions() {
+fn long_words_and_thousands_of_control_tokens_are_tokenized_by_a_vocabulary_of_regular_expressions() {
     let _alone = run_alone();
     let folder = ADRIATICUM.install();
     let model = folder.folder().join("tekken.gguf");

@@ -1,5 +1,5 @@
-//! GPUs: libraries of kernels that are refused, cards that are not there; and real answers by Vulkan's kernels, which
-//! Mesa's driver runs on CPUs (`make test-gpu`).
+//! GPUs: kernel libraries that are refused, missing cards; and real answers by Vulkan's kernels, which Mesa's driver runs
+//! on CPUs (`make test-gpu`).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod refusals;
@@ -15,7 +15,7 @@ use testbed::{Installation, Program};
 const BINARY: &str = env!("CARGO_BIN_EXE_adriaticum");
 const ADRIATICUM: Program = Program::new(BINARY).with_timeout(Duration::from_secs(600));
 
-/// A copy of the program in a folder of its own, where it looks for kernels.
+/// A copy of the program in a separate folder, where it looks for kernels.
 struct Copied {
     folder: TempDir,
     installation: Installation,

@@ -1,4 +1,4 @@
-//! What is not used is told in a sentence, and the CPU computes.
+//! An unusable library or card is reported in one sentence, and the CPU computes.
 
 use std::fs;
 use std::process::Command;
@@ -13,12 +13,12 @@ fn compile(source: &str, options: &[&str], copied: &Copied, output: &str) {
     fs::write(&file, source).unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-o"]).arg(copied.path().join(output)).arg(file).args(options);
-    let built = Output::of(cc.current_dir(copied.path()));
+    let built = Output::from_command(cc.current_dir(copied.path()));
     assert_eq!(built.code, Some(0), "{built:?}");
 }
 
-/// Checks that the CPU answers, and returns what was told beside.
-fn told_while_the_cpu_answers(copied: &Copied) -> String {
+/// Checks that the CPU answers, and returns standard error.
+fn stderr_while_the_cpu_answers(copied: &Copied) -> String {
     copied.installation.use_cached_tuning();
     let output = copied.installation.run(&["check"]);
     let model = output.stdout.lines().find(|line| line.contains("model ")).unwrap_or_default();
@@ -31,12 +31,11 @@ fn kernels_of_another_build_are_refused() {
     let copied = Copied::new();
     compile("const char * adriaticum_gpu_build(void) { return \"0.0.1-1\"; }", &[], &copied, "kernels/libggml-cuda.so");
     compile("int something_else;", &[], &copied, "kernels/libggml-vulkan.so");
-    let told = told_while_the_cpu_answers(&copied);
-    for (name, build) in [("libggml-cuda.so", "(0.0.1-1; this program has "), ("libggml-vulkan.so", "(an unknown one;")]
-    {
+    let stderr = stderr_while_the_cpu_answers(&copied);
+    for (name, build) in [("libggml-cuda.so", "(0.0.1-1; this program has "), ("libggml-vulkan.so", "(unknown;")] {
         let sentence =
             format!("{} is not used: it belongs to another build of llama.cpp", copied.library(name).display());
-        assert!(told.contains(&sentence) && told.contains(build), "{told}");
+        assert!(stderr.contains(&sentence) && stderr.contains(build), "{stderr}");
     }
 }
 
@@ -48,27 +47,27 @@ fn without_a_driver_the_cpu_computes() {
     compile(source, &["-L.", "-lnodriver"], &copied, "kernels/libggml-cuda.so");
     fs::remove_file(copied.path().join("libnodriver.so")).unwrap();
     fs::write(copied.library("libggml-vulkan.so"), "no library at all").unwrap();
-    let told = told_while_the_cpu_answers(&copied);
-    assert!(told.contains("perhaps for want of a driver (libnodriver.so.1: cannot open"), "{told}");
-    assert!(told.contains("libggml-vulkan.so is not used: it cannot be loaded"), "{told}");
+    let stderr = stderr_while_the_cpu_answers(&copied);
+    assert!(stderr.contains("perhaps its driver is missing (libnodriver.so.1: cannot open"), "{stderr}");
+    assert!(stderr.contains("libggml-vulkan.so is not used: it cannot be loaded"), "{stderr}");
 }
 
 #[test]
-fn a_card_that_is_not_there_is_told() {
+fn a_missing_card_is_reported() {
     let mut copied = Copied::new();
     copied.installation.set("engine.gpu", "CUDA0");
-    let told = told_while_the_cpu_answers(&copied);
-    assert!(told.contains("the CPU computes: engine.gpu is CUDA0, and there is no GPU"), "{told}");
+    let stderr = stderr_while_the_cpu_answers(&copied);
+    assert!(stderr.contains("the CPU computes: engine.gpu is CUDA0, but there is no GPU"), "{stderr}");
 }
 
 #[test]
-fn nothing_is_told_where_there_is_no_gpu_or_none_is_wanted() {
+fn nothing_is_reported_without_a_gpu_or_with_gpus_off() {
     let mut copied = Copied::new();
-    assert!(!told_while_the_cpu_answers(&copied).contains("GPU"));
+    assert!(!stderr_while_the_cpu_answers(&copied).contains("GPU"));
     compile("const char * adriaticum_gpu_build(void) { return \"0.0.1-1\"; }", &[], &copied, "kernels/libggml-cuda.so");
     copied.installation.set("engine.gpu", "off");
-    let told = told_while_the_cpu_answers(&copied);
-    assert!(!told.contains("libggml-cuda"), "{told}");
+    let stderr = stderr_while_the_cpu_answers(&copied);
+    assert!(!stderr.contains("libggml-cuda"), "{stderr}");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use testbed::{Output, Request, Service};
 use crate::{ADRIATICUM, BINARY, Copied};
 
 const PROMPTS: [&str; 3] = ["What is the capital of France?", "Count from one to five.", "Name a colour."];
-/// Between perplexities. The CPU's matrix products round what they multiply with to 8 bits, and the GPU's do not.
+/// The maximum relative difference of perplexities. The CPU's matrix products round activations to 8 bits, the GPU's do
+/// not.
 const MAX_DIFFERENCE: f64 = 0.01;
 
 impl Copied {
@@ -22,7 +23,7 @@ impl Copied {
         copied
     }
 
-    /// The driver for CPUs is used only if it is asked for.
+    /// The driver for CPUs is used only if the environment names it.
     fn start(self) -> (Service, TempDir) {
         let mut command = self.installation.command(&["serve"]);
         command.stderr(fs::File::create(self.installation.folder().join("log")).unwrap());
@@ -43,8 +44,9 @@ fn answers(service: &Service) -> Vec<String> {
     PROMPTS.iter().map(ask).collect()
 }
 
-/// Answers of a small model say little about its kernels: its first word about France hangs on 0.2 in the logarithm of a
-/// probability, and llama.cpp's own server takes another one on a CPU without AMX than on one with it.
+/// Compares perplexities, because answers of a small model say little about its kernels: the choice of its first word about
+/// France depends on 0.2 in the logarithm of a probability, and llama.cpp's own server chooses differently on CPUs with and
+/// without AMX.
 #[test]
 #[ignore = "needs Vulkan's kernels; `make test-gpu` builds them"]
 fn a_gpu_predicts_a_text_as_well_as_the_cpu() {
@@ -55,11 +57,12 @@ fn a_gpu_predicts_a_text_as_well_as_the_cpu() {
         let file = copied.path().join("text.md");
         fs::write(&file, text).unwrap();
         let mut command = copied.installation.command(&["engine", "perplexity", file.to_str().unwrap()]);
-        let output = Output::of(command.env("GGML_VK_VISIBLE_DEVICES", "0"));
+        let output = Output::from_command(command.env("GGML_VK_VISIBLE_DEVICES", "0"));
         (output.stdout.trim().parse().unwrap_or_else(|_| panic!("{output:?}")), output.stderr)
     };
-    let ((gpu, told), (cpu, told_without)) = (perplexity("auto"), perplexity("off"));
-    assert!(told.contains("31 of 31 layers on") && !told_without.contains("layers on"), "{told}\n{told_without}");
+    let ((gpu, stderr), (cpu, stderr_without)) = (perplexity("auto"), perplexity("off"));
+    assert!(stderr.contains("31 of 31 layers on"), "{stderr}");
+    assert!(!stderr_without.contains("layers on"), "{stderr_without}");
     assert!((gpu / cpu - 1.0).abs() < MAX_DIFFERENCE, "{gpu} on the GPU, {cpu} on the CPU");
 }
 
@@ -91,9 +94,9 @@ fn a_part_of_the_model_can_be_on_the_gpu() {
 fn check_names_the_gpu() {
     let copied = Copied::with_vulkan();
     let mut command = copied.installation.command(&["check"]);
-    let output = Output::of(command.env("GGML_VK_VISIBLE_DEVICES", "0"));
+    let output = Output::from_command(command.env("GGML_VK_VISIBLE_DEVICES", "0"));
     assert!(output.stdout.contains("31 of 31 layers on"), "{output:?}");
-    // Without leave, Mesa's driver for CPUs is no GPU.
+    // Unless the environment names it, Mesa's driver for CPUs does not count as a GPU.
     let output = copied.installation.run(&["check"]);
     assert!(output.stdout.contains("completes and measures") && !output.stdout.contains("layers on"), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub.
+//! Models of the Hugging Face hub, of the catalogue, and at a URL.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn a_model_of_the_hub_is_fetched_by_its_name_or_as_the_only_one() {
     ] {
         let hub = hub(files, |_, response| response);
         let sandbox = Sandbox::at(&hub);
-        let output = Output::of(sandbox.command(&["--from", from]).env("HF_TOKEN", "hf_test"));
+        let output = Output::from_command(sandbox.command(&["--from", from]).env("HF_TOKEN", "hf_test"));
         assert_eq!(output.code, Some(0), "{output:?}");
         assert!(output.stdout.starts_with(&format!("data/model.gguf: {file} (llama, ")), "{output:?}");
         assert!(output.stderr.contains(&format!("{file}: 100 %")), "{output:?}");
@@ -84,7 +84,7 @@ fn an_interrupted_download_from_the_hub_is_resumed() {
 }
 
 #[test]
-fn a_hub_that_ignores_the_range_sends_all_of_it() {
+fn a_hub_that_ignores_the_range_sends_the_whole_file() {
     let whole = model("only.gguf");
     let hub = hub(&["only.gguf"], move |number, response| match number {
         1 => response.cut_after(1000),
@@ -97,7 +97,7 @@ fn a_hub_that_ignores_the_range_sends_all_of_it() {
 }
 
 #[test]
-fn a_file_missing_on_the_hub_is_reported_with_those_that_exist() {
+fn a_file_missing_on_the_hub_is_reported_with_existing_ones() {
     const SPLIT: &str = "big-00001-of-00003.gguf";
     let cases = [
         (&["a.gguf", "b.gguf"][..], "owner/repo", &["holds more than one", "owner/repo/FILE: a.gguf, b.gguf."][..]),
@@ -135,7 +135,7 @@ fn a_failing_hub_is_reported() {
 }
 
 #[test]
-fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() {
+fn a_listing_may_have_pages_and_the_token_may_come_from_the_hubs_own_file() {
     let entry =
         |path: &str| json!([{"type": "file", "oid": path, "size": model(path).len(), "path": path}]).to_string();
     let hub = FileServer::start(move |_, request: &Request| match request.path.as_str() {
@@ -153,7 +153,7 @@ fn a_long_list_comes_in_pages_and_the_token_from_where_the_hubs_tools_keep_it() 
     fs::write(kept.join("token"), "hf_kept\n").unwrap();
     let mut command = sandbox.command(&["--from", "owner/repo/b c.gguf"]);
     command.env("HF_ENDPOINT", format!("{}/mirror/", hub.url())).env("HF_HOME", &kept).env_remove("HF_TOKEN");
-    let output = Output::of(&mut command);
+    let output = Output::from_command(&mut command);
     assert_eq!(output.code, Some(0), "{output:?}");
     sandbox.assert_holds(&model("b c.gguf"));
     let token = Some("Bearer hf_kept".to_owned());
@@ -170,7 +170,60 @@ fn a_token_goes_to_no_other_server() {
         false => Response::file(&model("a.gguf"), request),
     });
     let sandbox = Sandbox::at(&hub);
-    let output = Output::of(sandbox.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test"));
+    let output = Output::from_command(sandbox.command(&["--from", "owner/repo"]).env("HF_TOKEN", "hf_test"));
     assert_eq!(output.code, Some(0), "{output:?}");
     assert!(other.requests().is_empty(), "{:?}", other.requests());
+}
+
+#[test]
+fn a_model_of_the_catalogue_is_fetched_by_its_name() {
+    const FILE: &str = "qwen2.5-0.5b-instruct-q4_k_m.gguf";
+    let served = FileServer::start(move |_, request: &Request| {
+        let folder = "/Qwen/Qwen2.5-0.5B-Instruct-GGUF/resolve/main/";
+        match request.path.as_str() {
+            "/api/models/Qwen/Qwen2.5-0.5B-Instruct-GGUF/tree/main?recursive=true" => {
+                let entry = |name: &str| json!({"type": "file", "oid": "0", "size": 1, "path": name});
+                Response::whole(json!([entry(FILE), entry("other.gguf")]).to_string().as_bytes())
+            }
+            path if path.strip_prefix(folder) == Some(FILE) => Response::file(&model(FILE), request),
+            _ => Response::status(404),
+        }
+    });
+    let sandbox = Sandbox::at(&served);
+    let output = sandbox.fetch(&["qwen2.5-0.5b"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    sandbox.assert_holds(&model(FILE));
+    complains(&sandbox.fetch(&["gpt-9"]), &["there is no model gpt-9", "`adriaticum model list`"]);
+}
+
+#[test]
+fn a_model_is_fetched_from_a_url_and_its_digest_is_checked() {
+    let served = FileServer::start(|_, request: &Request| match request.path.as_str() {
+        "/files/a.gguf" => Response::file(&model("a"), request),
+        _ => Response::status(404),
+    });
+    let url = format!("{}/files/a.gguf", served.url());
+    for digest in ["", &format!("#sha256={}", hex_sha256(&model("a")))] {
+        let sandbox = Sandbox::new();
+        let output = sandbox.fetch(&["--from", &format!("{url}{digest}")]);
+        assert_eq!(output.code, Some(0), "{output:?}");
+        sandbox.assert_holds(&model("a"));
+    }
+    let sandbox = Sandbox::new();
+    complains(
+        &sandbox.fetch(&["--from", &format!("{url}#sha256=00")]),
+        &["a.gguf is not the expected file", "not kept"],
+    );
+    complains(&sandbox.fetch(&["--from", &format!("{}/none.gguf", served.url())]), &["none.gguf", "404"]);
+    assert_eq!(sandbox.files(), [""; 0]);
+}
+
+#[test]
+fn the_catalogue_says_what_fits_this_machine() {
+    let output = Sandbox::new().model(&["list"]);
+    assert_eq!(output.code, Some(0), "{output:?}");
+    assert!(output.stdout.contains("smollm2-135m") && output.stdout.contains("Apache-2.0"), "{output:?}");
+    let rows: Value = serde_json::from_str(&Sandbox::new().model(&["list", "--json"]).stdout).unwrap();
+    let default = rows.as_array().unwrap().iter().find(|row| row["name"] == "smollm2-135m").unwrap();
+    assert_eq!((&default["fits"], &default["licence"]), (&json!(true), &json!("Apache-2.0")));
 }

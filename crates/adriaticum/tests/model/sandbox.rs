@@ -55,8 +55,14 @@ impl Sandbox {
         command
     }
 
+    /// A command of `model`.
+    pub(crate) fn model(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(ADRIATICUM.binary());
+        Output::from_command(command.current_dir(self.folder.path()).stdin(Stdio::null()).arg("model").args(arguments))
+    }
+
     pub(crate) fn fetch(&self, arguments: &[&str]) -> Output {
-        Output::of(&mut self.command(arguments))
+        Output::from_command(&mut self.command(arguments))
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
@@ -81,7 +87,7 @@ impl Sandbox {
 /// The command succeeds and prints the installed model on one line.
 pub(crate) fn installed(output: &Output, name: &str, bytes: &str) {
     let line = format!(
-        "data/model.gguf: {name} (llama, 160008 parameters, Q4_1, {bytes}). A running service picks it up by itself.\n"
+        "data/model.gguf: {name} (llama, 160008 parameters, Q4_1, {bytes}). A running service loads it automatically.\n"
     );
     assert_eq!((output.code, output.stdout.as_str()), (Some(0), line.as_str()), "{output:?}");
 }

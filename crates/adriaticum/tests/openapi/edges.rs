@@ -32,7 +32,7 @@ fn messages(count: u64) -> Value {
     (0..count).map(|_| message("user", "a")).collect()
 }
 
-/// A request without one of an object's members, and one with another member beside them.
+/// A request without one of an object's members, and one with an additional member.
 fn members(object: &str, name: &str) -> [Value; 2] {
     let mut fewer = with("/max_tokens", json!(1));
     fewer.pointer_mut(object).unwrap().as_object_mut().unwrap().remove(name);

@@ -1,4 +1,4 @@
-"""Writes integers as such: to JSON Schema 12.0 is one, too, and Schemathesis makes use of it; to this API it is not."""
+"""Writes integers without a fraction: in JSON Schema, and so for Schemathesis, 12.0 is an integer; in this API it is not."""
 
 import schemathesis
 

@@ -31,14 +31,14 @@ fn served(service: &Service) -> Value {
 }
 
 #[test]
-fn the_description_is_public_and_the_one_that_is_checked_in() {
+fn the_description_is_public_and_matches_the_file() {
     let served = served(&ADRIATICUM.service().set("api.base_url", "http://localhost:8080/v1").start());
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
     if std::env::var_os(REWRITE).is_some() {
         std::fs::write(&file, format!("{served:#}\n")).unwrap();
     }
     let kept: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    assert!(kept == served, "docs/openapi.json is out of date: `make openapi` writes it anew");
+    assert!(kept == served, "docs/openapi.json is out of date: run `make docs`");
 }
 
 #[test]
@@ -66,13 +66,13 @@ fn the_service_conforms_to_its_description() {
         .current_dir(service.folder())
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    println!("{told}");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{report}");
     // The requests have reached the service, and valid ones the runtime.
-    assert!(runtime.requests().len() >= 50, "{} completions: {told}", runtime.requests().len());
+    assert!(runtime.requests().len() >= 50, "{} completions: {report}", runtime.requests().len());
     let refused = service.rows().iter().filter(|row| row["status"] == 400).count();
-    assert!(refused >= 50, "{refused} refusals: {told}");
+    assert!(refused >= 50, "{refused} refusals: {report}");
 }
 
 /// The program, which `tools/prepare --tests` installs into the user's cache.

@@ -1,4 +1,4 @@
-//! Budgets and rates of callers that race on several replicas.
+//! Budgets and rates of concurrent callers on several replicas.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,9 +10,9 @@ use crate::ADRIATICUM;
 
 const REPLICAS: usize = 3;
 const CALLERS: usize = 64;
-/// A completion of the runtime measures so many tokens.
+/// Measured tokens of each completion.
 const TOKENS: u64 = 97;
-/// What a request with the content `hello` may need.
+/// The tokens that a request with the content `hello` reserves.
 const NEEDED: u64 = 525;
 
 fn replicas(runtime: &FakeRuntime) -> Vec<Service> {
@@ -23,7 +23,7 @@ fn replicas_on(url: &str, runtime: &FakeRuntime) -> Vec<Service> {
     (0..REPLICAS).map(|_| ADRIATICUM.service_with(&[runtime]).set("database_url", url).start()).collect()
 }
 
-/// Every caller sends one request after the other until one is refused; how many were completed.
+/// Every caller sends one request after the other until one is refused. Returns the number of completions.
 fn race(replicas: &[Service], key: &str, refusal: &str) -> u64 {
     let request = Request::chat(key, chat_body("hello")).bytes();
     let completed = AtomicU64::new(0);
@@ -52,7 +52,7 @@ fn used(replica: &Service, key: &str) -> u64 {
     limit["used"].as_u64().unwrap()
 }
 
-/// `BUDGET_RACES` says how often.
+/// `BUDGET_RACES` sets the number of runs.
 #[test]
 fn a_budget_is_never_overshot() {
     let budget = 10_000;
@@ -65,17 +65,17 @@ fn a_budget_is_never_overshot() {
         let key = replicas[0].key();
         replicas[1].run_ok(&["limits", "set", "--key", &key[6..18], "tokens-per-day", &budget.to_string()]);
         let mut spent = race(&replicas, &key, "insufficient_permission") * TOKENS;
-        // The same through a restart: nothing is forgotten, and nothing stays reserved.
+        // A restart neither loses spending nor keeps reservations.
         if run % 100 == 0 {
             replicas[2].kill();
             replicas[2].start_again();
         }
-        // Callers that were refused by what others had reserved may go on: alone, one after the other.
+        // Requests that were refused because of other reservations may now fit: one at a time.
         while replicas[run % REPLICAS].chat(&key, "hello").status == 200 {
             spent += TOKENS;
         }
         runtime.forget();
-        assert_eq!(used(&replicas[2], &key), spent, "what counts is what was answered");
+        assert_eq!(used(&replicas[2], &key), spent, "the spending is the sum of the completions");
         assert!(spent <= budget, "overshot by {}", spent - budget);
         left.push(budget - spent);
     }
@@ -86,20 +86,20 @@ fn a_budget_is_never_overshot() {
 }
 
 #[test]
-fn a_rate_is_one_for_all_replicas() {
+fn a_rate_holds_for_all_replicas_together() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let replicas = replicas(&runtime);
     for limit in [1, 20, 500] {
         let key = replicas[0].key();
         replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-per-minute", &limit.to_string()]);
         let completed = race(&replicas, &key, "service_unavailable");
-        // A minute's requests at once, and what the seconds of the race allow.
+        // A minute's requests immediately, and those that the seconds of the run allow.
         assert!(completed >= limit && completed <= limit + limit / 4, "{completed} of {limit}");
     }
 }
 
 #[test]
-fn requests_in_flight_are_one_number_for_all_replicas() {
+fn requests_in_flight_are_counted_for_all_replicas_together() {
     let runtime = FakeRuntime::start(Behaviour::EchoWhenReleased);
     let replicas = replicas(&runtime);
     let key = replicas[0].key();
@@ -117,7 +117,7 @@ fn requests_in_flight_are_one_number_for_all_replicas() {
     runtime.release();
     connections.iter_mut().for_each(|connection| drop(connection.response().completion()));
     runtime.set_behaviour(Behaviour::Echo);
-    // One after the other they are never refused, wherever they are sent: what one replica held, the next one gets.
+    // Sequential requests are never refused, on any replica: a slot that one replica releases is free for the next one.
     replicas[0].run_ok(&["limits", "set", "--key", &key[6..18], "requests-in-flight", "1"]);
     for at in 0..12 {
         replicas[at % REPLICAS].chat(&key, "hello").completion();
@@ -125,7 +125,7 @@ fn requests_in_flight_are_one_number_for_all_replicas() {
 }
 
 #[test]
-fn what_a_dead_replica_reserved_falls_back() {
+fn reservations_of_a_dead_replica_expire() {
     let runtime = FakeRuntime::start(Behaviour::Hang);
     let mut replicas = replicas(&runtime);
     let key = replicas[0].key();
@@ -142,7 +142,7 @@ fn what_a_dead_replica_reserved_falls_back() {
     replicas[0].chat(&key, "hello").expect_error("insufficient_permission");
 }
 
-/// Wherever a caller hangs up, also between the decision and its arrival.
+/// Callers disconnect at any point, also between the decision and its arrival at the replica.
 #[test]
 fn callers_that_hang_up_leave_no_reservation_behind() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
@@ -158,7 +158,7 @@ fn callers_that_hang_up_leave_no_reservation_behind() {
                 for attempt in 0..300_u64 {
                     let mut connection = replica.connect();
                     connection.send(request);
-                    thread::sleep(std::time::Duration::from_micros(attempt * 37 % 5_000)); // the moment is what varies
+                    thread::sleep(std::time::Duration::from_micros(attempt * 37 % 5_000)); // varies the time
                 }
             });
         }

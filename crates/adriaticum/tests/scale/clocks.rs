@@ -1,15 +1,14 @@
-//! Several replicas, several clocks: whatever happens to their database and their clocks, in random order, nothing that
-//! was acknowledged is lost, pruned or counted twice, and a revoked key stays revoked.
+//! Several replicas with different clocks: under random failures of their database and jumps of their clocks, no
+//! acknowledged request is lost, pruned or counted twice, and a revoked key stays revoked.
 //!
 //! A SQLite file with rows of the last months is copied to PostgreSQL with a synchronous standby. Three replicas start
-//! on it with clocks that are months apart, get their first requests while the copy is run a second time, and serve on
-//! while connections are cut and frozen, replicas are killed and started with other clocks, clocks jump, the server
-//! stands still, somebody tries to copy once more, and the standby takes over in the middle of it.
+//! on it with clocks that are months apart, and get their first requests while the copy is run a second time. Meanwhile
+//! connections are cut and frozen, replicas are killed and started with other clocks, clocks jump, the server is
+//! suspended, the copy is tried once more, and the standby takes over halfway.
 //!
-//! `TEST_STEPS` makes it longer, `TEST_SEED` repeats its choices. On the code before the ledger had a time of its own it
-//! finds fault 10 of issue 17: "165 of 610 were acknowledged and lost". The start of a replica whose clock was 100 days
-//! ahead dropped everybody's days, and what a replica recorded with a clock that was 100 days behind was deleted by the
-//! next one that started.
+//! `TEST_STEPS` makes it longer, `TEST_SEED` repeats its choices. Before the ledger had its own time, it failed with "165
+//! of 610 were acknowledged and lost": the start of a replica whose clock was 100 days ahead dropped the days of all
+//! replicas, and rows that a replica recorded with a clock 100 days behind were deleted by the next replica that started.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -29,7 +28,7 @@ use crate::proxy::Proxy;
 const STEPS: usize = 12;
 /// The clocks of replicas, in days ahead. Rows are kept for 90 days.
 const CLOCKS: [i64; 7] = [0, 1, -2, 100, -100, 400, -400];
-/// When the rows were recorded that are copied. None of them is due.
+/// The ages of the copied rows. None is old enough to be deleted.
 const COPIED_DAYS: [i64; 4] = [-80, -40, -1, 0];
 const EVERYTHING: &str = "36500d";
 
@@ -52,7 +51,7 @@ impl Replica {
 }
 
 #[test]
-fn nothing_is_lost_whatever_happens_to_databases_and_clocks() {
+fn no_acknowledged_request_is_lost_by_failures_of_databases_and_clocks() {
     let steps = std::env::var("TEST_STEPS").map_or(STEPS, |steps| steps.parse().expect("TEST_STEPS is a number"));
     let mut rng = seeded_rng();
     let runtime = FakeRuntime::start(Behaviour::Echo);
@@ -70,7 +69,7 @@ fn nothing_is_lost_whatever_happens_to_databases_and_clocks() {
     let revocations = Revocations::default();
     let all = addresses(&replicas);
     let load = Load::during(&all, &key, &chat_body("hello"), |load| {
-        // The second copy either comes before all use of the first, or finds it used.
+        // The second copy either begins before any use of the first, or finds it used.
         let again = source.run(&["migrate", "--to", &database]);
         assert!(again.code == Some(0) || again.stderr.contains("Nothing was changed"), "{again:?}");
         println!("the second copy: {:?}", again.code);
@@ -135,7 +134,7 @@ fn nothing_is_lost_whatever_happens_to_databases_and_clocks() {
     revocations.assert_final();
 }
 
-/// A SQLite installation with requests of the last months; a key, and the ids of the requests.
+/// A SQLite installation with requests of the last months, with a key and the ids of the requests.
 fn source(runtime: &FakeRuntime) -> (Service, String, Vec<String>) {
     let clock = ShiftedClock::new(COPIED_DAYS[0]);
     let mut source = ADRIATICUM.service_with(&[runtime]).clock(&clock).start();
@@ -169,14 +168,14 @@ fn rows(installation: &Installation) -> Vec<Value> {
 struct Revocations {
     over: AtomicBool,
     revoked: Mutex<Vec<String>>,
-    /// Requests that began after their key was revoked, and how each ended.
+    /// Requests that began after their key was revoked, with their statuses.
     tried: Mutex<Vec<(String, u16)>>,
 }
 
 impl Revocations {
     fn run(&self, operator: &Installation, addresses: impl Fn() -> Vec<SocketAddr>) {
         while !self.over.load(Ordering::Relaxed) {
-            // Either command may fail while the database is away, and is then repeated.
+            // Either command may fail while the database is unavailable, and is then repeated.
             let created = operator.run(&["keys", "create", "short-lived"]);
             if created.code != Some(0) {
                 continue;
@@ -217,7 +216,7 @@ impl Revocations {
     }
 }
 
-/// The status of a request, if it was answered: a replica may just be killed.
+/// The status of a request, if it got a response: the replica may have been killed.
 fn call(address: SocketAddr, key: &str) -> Option<u16> {
     let mut connection = Connection::try_connect(address)?.with_timeout(ADRIATICUM.timeout());
     let sent = connection.send_while_open(Request::chat(key, chat_body("hello")).bytes());

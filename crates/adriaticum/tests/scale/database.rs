@@ -1,4 +1,4 @@
-//! The database fails under load, while two replicas serve.
+//! Failures of the database under load, with two replicas.
 
 use std::net::SocketAddr;
 
@@ -58,11 +58,11 @@ fn a_database_that_is_stopped_and_started_again() {
         for mode in ["fast", "immediate"] {
             load.wait_for_completions(100);
             pair.cluster.stop(mode);
-            // First those whose row could not be written; then no runtime gets a request.
+            // First, requests whose row could not be written; afterwards the runtime gets no request.
             load.wait_for_outcomes(20, |outcome| outcome.status == 503);
             let asked = pair.runtime.requests().len();
             load.wait_for_outcomes(50, |outcome| outcome.status == 503);
-            assert_eq!(pair.runtime.requests().len(), asked, "no inference for what cannot be recorded");
+            assert_eq!(pair.runtime.requests().len(), asked, "no inference for requests that cannot be recorded");
             pair.cluster.start_again();
         }
         load.wait_for_completions(100);
@@ -102,7 +102,7 @@ fn a_database_that_fails_over_to_its_copy() {
     pair.assert_well(&load);
 }
 
-/// A backend that is cancelled or ended while it waits for the standby leaves its rows visible, and they are not safe.
+/// A backend that is cancelled or ended while it waits for the standby leaves its rows visible but not replicated.
 #[test]
 fn a_request_is_acknowledged_only_once_the_standby_has_its_row() {
     let cluster = Cluster::start(&[]);
@@ -129,7 +129,7 @@ fn a_request_is_acknowledged_only_once_the_standby_has_its_row() {
     pair.assert_well(&load);
 }
 
-/// Also when it is made again: the key is revoked already then, and yet only the standby makes that safe.
+/// Also when the change is repeated: the key is already revoked then, but only the standby makes that durable.
 #[test]
 fn a_change_is_confirmed_only_once_the_standby_has_it() {
     let cluster = Cluster::start(&[]);
@@ -165,7 +165,7 @@ fn a_pooler_that_shares_sessions_is_refused_at_the_start() {
     }
 }
 
-/// Changes decide by what was committed before they got their turn, whatever isolation the server has by default.
+/// A change reads what was committed before its turn, under any default isolation level of the server.
 #[test]
 fn a_server_with_another_default_isolation_keeps_limits() {
     let cluster = Cluster::start(&["default_transaction_isolation=serializable"]);
@@ -182,7 +182,7 @@ fn a_server_with_another_default_isolation_keeps_limits() {
 }
 
 #[test]
-fn a_database_that_stands_still_for_a_while() {
+fn a_database_that_is_suspended_for_a_while() {
     let pair = ReplicaPair::start();
     let load = pair.load(|load| {
         load.wait_for_completions(50);

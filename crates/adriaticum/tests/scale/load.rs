@@ -1,4 +1,4 @@
-//! Callers that send requests whatever happens, and remember how each ended.
+//! Callers that send requests through all failures, and record each outcome.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub(crate) struct Outcome {
 }
 
 impl Load {
-    /// Sends requests to these addresses in turn while something happens.
+    /// Sends requests to these addresses in turn while `happens` runs.
     pub(crate) fn during(addresses: &[SocketAddr], key: &str, body: &str, happens: impl FnOnce(&Self)) -> Self {
         let load = Self {
             body: body.to_owned(),
@@ -48,7 +48,7 @@ impl Load {
                 let load = &load;
                 scope.spawn(move || load.call(caller));
             }
-            // Also when it panics: a scope waits for its threads.
+            // Also on a panic, because a scope waits for its threads.
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| happens(&load)));
             load.over.store(true, Ordering::Relaxed);
             result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -65,7 +65,7 @@ impl Load {
         self.addresses.lock().unwrap().clone()
     }
 
-    /// Waits for so many more outcomes that satisfy a condition.
+    /// Waits for `count` more outcomes that satisfy a condition.
     pub(crate) fn wait_for_outcomes(&self, count: usize, wanted: impl Fn(&Outcome) -> bool) {
         let before = self.outcomes().len();
         ADRIATICUM.wait_for("answers", || {
@@ -85,7 +85,7 @@ impl Load {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// How many requests ended in each way.
+    /// The number of requests for each outcome.
     pub(crate) fn kinds(&self) -> HashMap<(u16, Option<String>), usize> {
         let mut kinds = HashMap::new();
         self.outcomes()
@@ -100,7 +100,7 @@ impl Load {
         let rows = installation.rows();
         self.assert_acknowledged_once(&rows);
         let sums = installation.usage();
-        assert_eq!(sums["requests"], rows.len(), "the sums know the same rows");
+        assert_eq!(sums["requests"], rows.len(), "the sums count the same rows");
         let tokens: u64 = rows.iter().filter_map(|row| row["total_tokens"].as_u64()).sum();
         assert_eq!(sums["total_tokens"].as_u64().unwrap_or(0), tokens);
     }
@@ -108,7 +108,7 @@ impl Load {
     /// Every acknowledged completion is among these rows, once.
     pub(crate) fn assert_acknowledged_once(&self, rows: &[Value]) {
         let by_id: HashMap<&str, &Value> = rows.iter().map(|row| (row["request_id"].as_str().unwrap(), row)).collect();
-        assert_eq!(by_id.len(), rows.len(), "no row stands twice");
+        assert_eq!(by_id.len(), rows.len(), "no row is there twice");
         let outcomes = self.outcomes();
         let acknowledged = outcomes.iter().filter(|outcome| outcome.status == 200);
         let lost: Vec<_> = acknowledged.clone().filter(|outcome| !by_id.contains_key(outcome.id.as_str())).collect();

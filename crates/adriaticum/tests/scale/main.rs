@@ -1,5 +1,5 @@
 //! Several replicas over a real PostgreSQL, in front of real runtimes, under load, while one part after the other
-//! fails. Whatever fails, nothing that was acknowledged is lost, and nothing counts twice.
+//! fails. No acknowledged request is lost or counted twice.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod budgets;

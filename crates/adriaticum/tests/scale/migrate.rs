@@ -1,4 +1,4 @@
-//! `adriaticum migrate` copies everything from SQLite to PostgreSQL.
+//! `adriaticum migrate` copies a SQLite database to PostgreSQL.
 
 use testbed::{Behaviour, Cluster, FakeRuntime, Service};
 
@@ -16,7 +16,7 @@ fn everything_moves_from_sqlite_to_postgresql() {
     service.run_ok(&["accounts", "set-up"]);
     let file = service.data().join("adriaticum.db");
 
-    // Once while the service runs, as a trial, and once more when it has stopped.
+    // First a trial while the service runs, then again after it has stopped.
     let copied = service.run_ok(&["migrate", "--to", &database]);
     assert!(copied.contains("both agree") && copied.contains("once more"), "{copied}");
     service.chat(&key, "And hello again!").completion();
@@ -40,7 +40,7 @@ fn everything_moves_from_sqlite_to_postgresql() {
     assert_eq!(service.rows().len(), 22);
     service.run_ok(&["accounts", "set-up"]);
 
-    // A database that is in use is not overwritten, whatever is copied.
+    // A database that is in use is not overwritten.
     let again = service.run(&["migrate", "--from", file.to_str().unwrap(), "--to", &database]);
     assert!(again.code == Some(1) && again.stderr.contains("Nothing was changed"), "{again:?}");
     assert_eq!(service.rows().len(), 22);
@@ -48,8 +48,8 @@ fn everything_moves_from_sqlite_to_postgresql() {
     assert!(nothing.code == Some(1) && nothing.stderr.contains("nothing to copy"), "{nothing:?}");
 }
 
-/// The first copy was never used when the second one begins, but somebody is about to commit to it. What they commit
-/// while the second one waits must stay.
+/// The first copy is unused when the second one begins, but a transaction on it is open. A commit while the second one
+/// waits must be kept.
 #[test]
 fn a_key_that_is_committed_while_a_second_copy_begins_is_not_lost() {
     let (cluster, source) = (Cluster::shared(), ADRIATICUM.install());
@@ -73,7 +73,7 @@ fn a_key_that_is_committed_while_a_second_copy_begins_is_not_lost() {
     assert!(again.code == Some(1) && again.stderr.contains("has been used"), "{again:?}");
 }
 
-/// Removes the time at which a report was made.
+/// Removes the time of a report.
 fn without_clock(report: &str) -> String {
     report.lines().filter(|line| !line.contains("\"until\"")).collect::<Vec<_>>().join("\n")
 }

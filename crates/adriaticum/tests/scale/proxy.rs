@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a database server, which can cut its connections off, and freeze them: then nothing passes
-//! and nothing is closed, as when a network loses every packet.
+//! A TCP proxy in front of a database server. It can cut its connections, and freeze them: a frozen connection passes
+//! nothing and is not closed, as when a network loses every packet.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -31,7 +31,7 @@ impl Proxy {
         let state = proxy.state.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // Without a server the client is refused by a close.
+                // Without a server the client's connection is closed.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 for (from, to) in [(&client, &server), (&server, &client)] {
@@ -48,7 +48,7 @@ impl Proxy {
         self.address
     }
 
-    /// Closes all connections at once. New ones are accepted.
+    /// Closes all connections. New ones are accepted.
     pub(crate) fn cut(&self) {
         for link in self.state.links.lock().unwrap().open.drain(..) {
             let _ = link.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! Replicas come and go, and share what they know.
+//! Starts, stops and crashes of replicas, and their shared state.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn a_killed_replica_loses_nothing_that_was_acknowledged() {
     });
     load.assert_nothing_lost_or_doubled(&replicas[0]);
     let kinds = load.kinds();
-    assert_eq!(kinds.len(), 1, "the others answer as before: {kinds:?}");
+    assert_eq!(kinds.len(), 1, "the others respond as before: {kinds:?}");
 }
 
 /// A replica that starts creates the partitions of coming days, as every replica does once a minute.
@@ -99,7 +99,7 @@ fn a_rolling_restart_fails_no_request() {
         for at in 0..replicas.len() {
             load.wait_for_completions(40);
             replicas[at].signal(Signal::TERM);
-            // A load balancer sees that this one is not ready and uses the others.
+            // As a load balancer does with a replica that is not ready.
             load.call_at(&addresses(replicas.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, one)| one)));
             assert_eq!(replicas[at].wait_for_exit().code(), Some(0));
             replicas[at].start_again();

@@ -14,7 +14,7 @@ use crate::load::Load;
 const BODY: &str =
     r#"{"model": "adriaticum", "messages": [{"role": "user", "content": "Count to three."}], "max_tokens": 4}"#;
 
-/// llama.cpp's own server, out of its wheel.
+/// llama.cpp's own server, from its wheel.
 struct LlamaServer {
     child: Child,
     address: SocketAddr,
@@ -69,7 +69,7 @@ impl Drop for LlamaServer {
 }
 
 #[test]
-fn runtimes_that_are_killed_hung_and_returned() {
+fn runtimes_that_hang_are_killed_or_are_slow() {
     let (first, second, mut llama) = (Engine::start(ADRIATICUM), Engine::start(ADRIATICUM), LlamaServer::start());
     let urls = [first.url(), second.url(), format!("http://{}/v1", llama.address)].join(",");
     let database = Cluster::shared().create_database();
@@ -92,7 +92,7 @@ fn runtimes_that_are_killed_hung_and_returned() {
         load.wait_for_completions(12);
         llama.start_again();
         load.wait_for_completions(12);
-        // Slowed: it runs only now and then.
+        // Slowed: it runs only at intervals.
         for _ in 0..10 {
             llama.signal(Signal::STOP);
             load.wait_for_completions(2);

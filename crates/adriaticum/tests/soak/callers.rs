@@ -1,5 +1,5 @@
-//! Everybody who uses a service: callers who behave and callers who do not, people at the console, an operator, and
-//! runtimes that have bad moments. Each goes on until it is told to stop.
+//! The users of a service: well-behaved and hostile callers, people at the console, an operator; and runtimes that fail
+//! at times. Each runs until `over` is set.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,26 +12,27 @@ use testbed::{
 
 /// The longest pause between two requests of a caller.
 const MAX_PAUSE_MILLIS: u64 = 40;
-/// The longest pause before a request to the embedded model, which keeps the machine busy enough by itself.
-const MAX_THOUGHT_MILLIS: u64 = 1_000;
-const BAD_MOMENT: Duration = Duration::from_millis(400);
+/// The longest pause before a request to the embedded model. Longer, because the model itself keeps the machine busy.
+const MAX_MODEL_PAUSE_MILLIS: u64 = 1_000;
+/// How long a runtime misbehaves, and how long it then behaves.
+const DISTURBANCE: Duration = Duration::from_millis(400);
 /// Sign-ins with a wrong password at the same time.
 const SIGN_IN_BURST: usize = 40;
 const IDLE_CONNECTIONS: usize = 100;
 
-/// What was said to callers in a life of the service.
+/// What callers saw in a life of the service.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Observations {
     /// Id and status of every response to a request with a valid key.
     pub(crate) acknowledged: Mutex<Vec<(String, u16)>>,
-    /// Of the callers who behave, in the current round.
+    /// Of the well-behaved callers, in the current round.
     pub(crate) latencies: Mutex<Vec<Duration>>,
     pub(crate) hang_ups: AtomicUsize,
     pub(crate) refused_sign_ins: AtomicUsize,
     pub(crate) revocations: AtomicUsize,
 }
 
-impl Told {
+impl Observations {
     fn acknowledge(&self, id: Option<&str>, status: u16) {
         let id = id.expect("every response has an id").to_owned();
         self.acknowledged.lock().unwrap().push((id, status));
@@ -40,7 +41,7 @@ impl Told {
 
 pub(crate) struct Crowd<'a> {
     pub(crate) service: &'a Service,
-    pub(crate) told: &'a Told,
+    pub(crate) observed: &'a Observations,
     pub(crate) over: &'a AtomicBool,
 }
 
@@ -64,14 +65,14 @@ impl Crowd<'_> {
                     break;
                 }
                 let Some(response) = connection.try_response() else { break };
-                self.told.latencies.lock().unwrap().push(began.elapsed());
-                self.told.acknowledge(response.header("x-request-id"), response.status);
+                self.observed.latencies.lock().unwrap().push(began.elapsed());
+                self.observed.acknowledge(response.header("x-request-id"), response.status);
                 self.pause(&mut rng);
             }
         }
     }
 
-    /// Bad requests, broken ones, and connections that are closed at any moment.
+    /// Invalid and malformed requests, and connections that are closed at any time.
     pub(crate) fn misbehave(&self, key: &str, mut rng: fastrand::Rng) {
         while self.goes_on() {
             match rng.u8(..7) {
@@ -83,7 +84,7 @@ impl Crowd<'_> {
                     let client = Http2Client::connect(self.service.address());
                     let requests = (0..8).map(|_| Http2Client::request(key, chat_body("hello")));
                     for response in client.send(requests.collect()) {
-                        self.told.acknowledge(response.header("x-request-id"), response.status);
+                        self.observed.acknowledge(response.header("x-request-id"), response.status);
                     }
                 }
                 5 => {
@@ -96,7 +97,7 @@ impl Crowd<'_> {
                 _ => {
                     let body = chat_body(&"<b>".repeat(20_000));
                     let response = self.service.send(&Request::chat(key, body).chunked(1_000));
-                    self.told.acknowledge(response.header("x-request-id"), response.status);
+                    self.observed.acknowledge(response.header("x-request-id"), response.status);
                 }
             }
             self.pause(&mut rng);
@@ -106,17 +107,17 @@ impl Crowd<'_> {
     fn expect_status(&self, request: Request, status: u16) {
         let response = self.service.send(&request);
         assert!([status, 503].contains(&response.status), "{response:?}");
-        self.told.acknowledge(response.header("x-request-id"), response.status);
+        self.observed.acknowledge(response.header("x-request-id"), response.status);
     }
 
-    /// Sends a part of a request, or all of it, and leaves.
+    /// Sends a part of a request, or all of it, and disconnects.
     fn hang_up(&self, key: &str, rng: &mut fastrand::Rng) {
         let bytes = ordinary_request(key, rng);
         let sent = if rng.bool() { bytes.len() } else { rng.usize(..bytes.len()) };
         let mut connection = self.service.connect();
         connection.send_while_open(&bytes[..sent]);
         thread::sleep(Duration::from_micros(rng.u64(..3_000)));
-        self.told.hang_ups.fetch_add(1, Ordering::Relaxed);
+        self.observed.hang_ups.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A person who reads the console, and visitors who guess passwords.
@@ -136,28 +137,28 @@ impl Crowd<'_> {
                 let mut visitor = Visitor::anonymous(self.service);
                 let response = visitor.try_password(&format!("nobody-{guess}@example.com"), "a wrong password");
                 assert!([401, 429].contains(&response.status), "{response:?}");
-                self.told.refused_sign_ins.fetch_add(1, Ordering::Relaxed);
+                self.observed.refused_sign_ins.fetch_add(1, Ordering::Relaxed);
             });
         }
     }
 
-    /// Keys that come and go: a revoked one is refused by the very next request.
+    /// Creates and revokes keys: the very next request with a revoked key is refused.
     pub(crate) fn operate(&self, mut rng: fastrand::Rng) {
         while self.goes_on() {
             let key = self.service.key_with("short-lived", &[]);
             let response = self.service.chat(&key, "hello");
-            self.told.acknowledge(response.header("x-request-id"), response.status);
+            self.observed.acknowledge(response.header("x-request-id"), response.status);
             let id = &key["adria_".len()..][..12];
             self.service.run_ok(&["keys", "revoke", id]);
             assert_eq!(self.service.chat(&key, "hello").status, 401, "{id} is revoked");
-            self.told.revocations.fetch_add(1, Ordering::Relaxed);
+            self.observed.revocations.fetch_add(1, Ordering::Relaxed);
             assert_eq!(self.service.get_ops("/healthz").0, 200);
             assert!(self.service.get_ops("/metrics").1.contains("adriaticum_requests_in_flight"));
             thread::sleep(Duration::from_millis(rng.u64(..2_000)));
         }
     }
 
-    /// One runtime at a time has a bad moment.
+    /// One runtime at a time misbehaves for a while.
     pub(crate) fn disturb(&self, runtimes: &[FakeRuntime], mut rng: fastrand::Rng) {
         while self.goes_on() {
             let runtime = &runtimes[rng.usize(..runtimes.len())];
@@ -169,16 +170,16 @@ impl Crowd<'_> {
                 4 => Behaviour::EchoAfter(Duration::from_millis(rng.u64(..300))),
                 _ => Behaviour::EchoThenClose,
             });
-            thread::sleep(BAD_MOMENT);
+            thread::sleep(DISTURBANCE);
             runtime.set_behaviour(Behaviour::Echo);
-            thread::sleep(BAD_MOMENT);
+            thread::sleep(DISTURBANCE);
         }
     }
 
-    /// Requests to an embedded model, some of them larger than its context, some given up.
+    /// Requests to an embedded model, some larger than its context, some abandoned.
     pub(crate) fn converse(&self, key: &str, mut rng: fastrand::Rng) {
         while self.goes_on() {
-            thread::sleep(Duration::from_millis(rng.u64(..MAX_THOUGHT_MILLIS)));
+            thread::sleep(Duration::from_millis(rng.u64(..MAX_MODEL_PAUSE_MILLIS)));
             let asked = words(rng.usize(5..60), rng.usize(..50));
             let request = match rng.u8(..8) {
                 0 => Request::chat(key, Conversation::user(words(12_000, 1)).body()),
@@ -186,14 +187,14 @@ impl Crowd<'_> {
                     let mut connection = self.service.connect();
                     connection.send(Request::chat(key, Conversation::endless().body()).bytes());
                     self.pause(&mut rng);
-                    self.told.hang_ups.fetch_add(1, Ordering::Relaxed);
+                    self.observed.hang_ups.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 _ => Request::chat(key, Conversation::system(words(80, 7)).then_user(asked).body()),
             };
             let response = self.service.send(&request);
             assert!([200, 400, 503].contains(&response.status), "{response:?}");
-            self.told.acknowledge(response.header("x-request-id"), response.status);
+            self.observed.acknowledge(response.header("x-request-id"), response.status);
         }
     }
 }

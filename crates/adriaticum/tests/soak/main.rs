@@ -1,11 +1,11 @@
-//! A soak: everything at once for as long as `SOAK_HOURS` says (`make soak HOURS=1`), a short while otherwise. Callers
-//! who behave and callers who do not, people at the console and visitors who guess passwords, keys that come and go,
-//! backups, runtimes with bad moments; the service is stopped or killed under load and started again.
+//! A soak test: all kinds of load at the same time for `SOAK_HOURS` (`make soak HOURS=1`), 20 seconds otherwise.
+//! Well-behaved and hostile callers, people at the console and visitors who guess passwords, keys that are created and
+//! revoked, backups, runtimes that fail at times; the service is stopped or killed under load and started again.
 //!
-//! In calm moments between the rounds memory, open files and threads are as they were. After every life of the service
-//! each acknowledged request is in the ledger once, and the sums know the same rows.
+//! When it is idle between the rounds, memory, open files and threads have not grown. After every life of the service
+//! each acknowledged request is in the ledger once, and the sums count the same rows.
 //!
-//! The first thing that it found: forty wrong passwords at the same time took 300 MiB and more, for good.
+//! The first fault that it found: forty wrong passwords at the same time took more than 300 MiB, permanently.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod callers;
@@ -22,14 +22,14 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use testbed::{Behaviour, EndOnDrop, FakeRuntime, FakeSearch, Program, Service, Visitor, on_postgres, seeded_rng};
 
-use crate::callers::{Crowd, Told};
+use crate::callers::{Crowd, Observations};
 use crate::vitals::{Life, Vitals};
 
 const ADRIATICUM: Program = Program::new(env!("CARGO_BIN_EXE_adriaticum")).with_timeout(Duration::from_secs(100));
 const LIVES: u32 = 4;
 const CALLERS: usize = 3;
 
-/// How long the soak takes, and its rounds.
+/// The length of a round, and the number of rounds.
 #[derive(Debug, Clone, Copy)]
 struct Schedule {
     round: Duration,
@@ -37,7 +37,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn of(total: Duration) -> Self {
+    fn new(total: Duration) -> Self {
         let round = (total / 80).clamp(Duration::from_secs(2), Duration::from_secs(45));
         let rounds = (total.as_secs_f64() / round.as_secs_f64()).ceil() as u32;
         Self { round, rounds_per_life: (rounds / LIVES).max(2) }
@@ -50,16 +50,16 @@ fn hours() -> Option<f64> {
 }
 
 #[test]
-fn everything_at_once_leaves_the_service_as_it_was() {
+fn the_service_does_not_grow_under_all_kinds_of_load() {
     let total = hours().map_or(Duration::from_secs(20), |hours| Duration::from_secs_f64(hours * 3_600.0));
-    soak(Schedule::of(total));
+    soak(Schedule::new(total));
 }
 
 #[test]
-#[ignore = "runs the model for as long as SOAK_HOURS says: `make soak`"]
-fn the_embedded_engine_stays_as_it_was() {
+#[ignore = "runs the model for SOAK_HOURS: `make soak`"]
+fn the_embedded_engine_does_not_grow() {
     let total = Duration::from_secs_f64(hours().unwrap_or(0.01) * 3_600.0);
-    soak_engine(Schedule::of(total));
+    soak_engine(Schedule::new(total));
 }
 
 fn soak(schedule: Schedule) {
@@ -77,15 +77,15 @@ fn soak(schedule: Schedule) {
     Visitor::administrator(&service, "Ada");
     let mut ledger = Ledger::default();
     for life in 0..LIVES {
-        let (told, mut vitals) = (Told::default(), Life::default());
+        let (observed, mut vitals) = (Observations::default(), Life::default());
         let mut person = Visitor::anonymous(&service);
         assert_eq!(person.sign_in("Ada").status, 303);
         let person = Mutex::new(person);
         for round in 0..=schedule.rounds_per_life {
-            // The first round is the measure for the others; the last one ends the service.
+            // The first round is the baseline for the others; the last one ends the service.
             let is_plain = round == 0 || round == schedule.rounds_per_life;
             let over = AtomicBool::new(false);
-            let crowd = Crowd { service: &service, told: &told, over: &over };
+            let crowd = Crowd { service: &service, observed: &observed, over: &over };
             thread::scope(|scope| {
                 let _end = EndOnDrop(&over);
                 for key in &keys[1..] {
@@ -105,25 +105,25 @@ fn soak(schedule: Schedule) {
                     service.signal(Signal::KILL);
                 }
             });
-            report(life, round, &told);
+            report(life, round, &observed);
             runtimes.iter().for_each(FakeRuntime::forget);
             if round < schedule.rounds_per_life {
                 wait_until_idle(&service);
-                vitals.add(Vitals::of(service.pid()));
+                vitals.add(Vitals::read(service.pid()));
             }
             if round == schedule.rounds_per_life / 2 && !on_postgres() {
-                assert_backup_holds(&service, &told, life);
+                assert_backup_holds(&service, &observed, life);
             }
         }
         end_life(&mut service, life);
         println!("life {life}: {:?}", vitals.first_and_last());
         assert_eq!(vitals.growth(), None, "{vitals:?}");
-        ledger.check(&service, &told);
+        ledger.check(&service, &observed);
         if life + 1 < LIVES {
             service.start_again();
         }
     }
-    println!("{} acknowledged, {} rows, none lost, none twice", ledger.acknowledged, ledger.rows.len());
+    println!("{} acknowledged, {} rows, none lost, none duplicated", ledger.acknowledged, ledger.rows.len());
 }
 
 fn soak_engine(schedule: Schedule) {
@@ -137,11 +137,11 @@ fn soak_engine(schedule: Schedule) {
     let mut service = Service::start_as(installation, &mut command);
     let keys: Vec<_> = (0..2).map(|_| service.key()).collect();
     ADRIATICUM.wait_for("the model", || (service.chat(&keys[0], "hello").status == 200).then_some(()));
-    let (told, mut serve, mut engine) = (Told::default(), Life::default(), Life::default());
+    let (observed, mut serve, mut engine) = (Observations::default(), Life::default(), Life::default());
     let engine_pid = child_of(service.pid());
     for round in 0..schedule.rounds_per_life * LIVES {
         let over = AtomicBool::new(false);
-        let crowd = Crowd { service: &service, told: &told, over: &over };
+        let crowd = Crowd { service: &service, observed: &observed, over: &over };
         thread::scope(|scope| {
             let _end = EndOnDrop(&over);
             for key in &keys {
@@ -151,15 +151,15 @@ fn soak_engine(schedule: Schedule) {
             thread::sleep(schedule.round);
         });
         wait_until_idle(&service);
-        report(0, round, &told);
-        serve.add(Vitals::of(service.pid()));
-        engine.add(Vitals::of(engine_pid));
+        report(0, round, &observed);
+        serve.add(Vitals::read(service.pid()));
+        engine.add(Vitals::read(engine_pid));
     }
     assert_eq!(child_of(service.pid()), engine_pid, "the engine was not restarted");
     end_life(&mut service, 1);
     println!("serve: {:?}\nengine: {:?}", serve.first_and_last(), engine.first_and_last());
     assert_eq!((serve.growth(), engine.growth()), (None, None), "{serve:?} {engine:?}");
-    Ledger::default().check(&service, &told);
+    Ledger::default().check(&service, &observed);
 }
 
 fn child_of(serve: Pid) -> Pid {
@@ -168,7 +168,7 @@ fn child_of(serve: Pid) -> Pid {
     Pid::from_raw(children.split_whitespace().next().expect("an engine").parse().unwrap()).unwrap()
 }
 
-/// A killed service is gone; any other stops with 0.
+/// In odd lives the service is stopped and must exit with 0; in even lives it was killed.
 fn end_life(service: &mut Service, life: u32) {
     if life % 2 == 1 {
         service.signal(Signal::TERM);
@@ -187,24 +187,24 @@ fn wait_until_idle(service: &Service) {
     });
 }
 
-fn report(life: u32, round: u32, told: &Told) {
-    let mut latencies = std::mem::take(&mut *told.latencies.lock().unwrap());
+fn report(life: u32, round: u32, observed: &Observations) {
+    let mut latencies = std::mem::take(&mut *observed.latencies.lock().unwrap());
     latencies.sort_unstable();
     let at = |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
     println!(
         "life {life}, round {round}: {} acknowledged, p50 {:?}, p99 {:?}, {} hang-ups, {} refused sign-ins, {} revocations",
-        told.acknowledged.lock().unwrap().len(),
+        observed.acknowledged.lock().unwrap().len(),
         at(0.5),
         at(0.99),
-        told.hang_ups.load(Ordering::Relaxed),
-        told.refused_sign_ins.load(Ordering::Relaxed),
-        told.revocations.load(Ordering::Relaxed),
+        observed.hang_ups.load(Ordering::Relaxed),
+        observed.refused_sign_ins.load(Ordering::Relaxed),
+        observed.revocations.load(Ordering::Relaxed),
     );
 }
 
-/// A backup holds what was acknowledged before it began.
-fn assert_backup_holds(service: &Service, told: &Told, life: u32) {
-    let before = told.acknowledged.lock().unwrap().clone();
+/// A backup holds every request that was acknowledged before it began.
+fn assert_backup_holds(service: &Service, observed: &Observations, life: u32) {
+    let before = observed.acknowledged.lock().unwrap().clone();
     let began = Instant::now();
     let folder = service.folder().join(format!("backup-{life}"));
     fs::create_dir(&folder).unwrap();
@@ -221,7 +221,7 @@ fn assert_backup_holds(service: &Service, told: &Told, life: u32) {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// What the ledger has held over all lives.
+/// The ledger's rows after the last life, and the number of acknowledged requests of all lives.
 #[derive(Default)]
 struct Ledger {
     rows: HashMap<String, u64>,
@@ -229,19 +229,19 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn check(&mut self, service: &Service, told: &Told) {
+    fn check(&mut self, service: &Service, observed: &Observations) {
         let rows = service.rows();
         self.rows = rows
             .iter()
             .map(|row| (row["request_id"].as_str().unwrap().to_owned(), row["status"].as_u64().unwrap()))
             .collect();
-        assert_eq!(self.rows.len(), rows.len(), "no row stands twice");
-        let acknowledged = told.acknowledged.lock().unwrap();
+        assert_eq!(self.rows.len(), rows.len(), "no row is there twice");
+        let acknowledged = observed.acknowledged.lock().unwrap();
         for (id, status) in acknowledged.iter() {
             let recorded = self.rows.get(id).unwrap_or_else(|| panic!("{id} ({status}) was acknowledged and lost"));
             assert_eq!(*recorded, u64::from(*status), "{id}");
         }
         self.acknowledged += acknowledged.len();
-        assert_eq!(service.usage()["requests"], rows.len(), "the sums know the same rows");
+        assert_eq!(service.usage()["requests"], rows.len(), "the sums count the same rows");
     }
 }

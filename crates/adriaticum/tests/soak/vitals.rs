@@ -1,10 +1,10 @@
-//! What a process holds: memory, open files, threads; and the rule that says whether it stayed the same.
+//! The memory, open files and threads of a process, and the rule that decides whether they have grown.
 
 use std::fs;
 
 use rustix::process::Pid;
 
-/// Memory that may come and go: the allocator keeps what it was given back, and SQLite caches pages.
+/// Fluctuation of memory: the allocator keeps freed memory, and SQLite caches pages.
 const MEMORY_TOLERANCE: f64 = 1.25;
 const MEMORY_SLACK_KIB: u64 = 32 << 10;
 /// Kept-alive connections to runtimes and databases. Those to runtimes have two descriptors each and stay unused for a
@@ -24,7 +24,7 @@ pub(crate) struct Vitals {
 }
 
 impl Vitals {
-    pub(crate) fn of(pid: Pid) -> Self {
+    pub(crate) fn read(pid: Pid) -> Self {
         let process = format!("/proc/{}", pid.as_raw_nonzero());
         let status = fs::read_to_string(format!("{process}/status")).unwrap();
         let number = |name: &str| {
@@ -36,7 +36,7 @@ impl Vitals {
     }
 }
 
-/// What a process held in calm moments of its life. The first sample is the measure for the others.
+/// Samples of an idle process. The first one is the baseline for the others.
 #[derive(Debug, Default)]
 pub(crate) struct Life(Vec<Vitals>);
 

@@ -25,7 +25,7 @@ impl World {
         started
     }
 
-    /// Computes some of what a sequence has to compute; says whether its whole text is computed now.
+    /// Computes at most `limit` pending tokens of a sequence. Returns whether its whole text is now computed.
     fn compute(&mut self, at: usize, limit: usize) -> bool {
         let (sequence, text, _) = &self.running[at];
         let (start, tokens) = self.cache.pending(*sequence, limit);
@@ -38,7 +38,7 @@ impl World {
         self.cells.apply(&ops);
         let whole = start + tokens.len() == text.len();
         if let (true, Some(digest)) = (whole, digest) {
-            assert_eq!(digest, digest_of(text), "the sequence was computed after another text than its own");
+            assert_eq!(digest, digest_of(text), "the sequence was computed after a different text");
         }
         whole
     }
@@ -106,7 +106,7 @@ fn concurrent_requests_compute_a_common_prefix_once() {
     assert!(!world.compute(1, 100), "the second waits for the first");
     assert_eq!(world.cells.used(), 0);
     assert!(world.compute(0, 100));
-    assert_eq!(world.cache.shared(), system.len(), "of what is there, that is what several see");
+    assert_eq!(world.cache.shared(), system.len(), "the prefix is the only part that several sequences see");
     assert!(world.compute(1, 100) && world.compute(2, 100));
     assert_eq!(world.cells.used(), system.len() + 3 * 2);
     assert_eq!(world.cache.shared(), system.len());
@@ -136,11 +136,11 @@ fn cells_are_reserved_at_the_start_and_the_least_recently_used_are_evicted() {
     world.run(&[1, 1, 1], &[1]);
     world.age(1, 100);
     world.run(&[2, 2, 2], &[2]);
-    assert!(world.start(&[3; 10], 9).is_none(), "more than there is in all");
-    assert_eq!(world.cells.used(), 8, "nothing was dropped in vain");
+    assert!(world.start(&[3; 10], 9).is_none(), "more than the capacity");
+    assert_eq!(world.cells.used(), 8, "a refused start evicts nothing");
     assert!(world.start(&[3, 3, 3], 4).is_some());
     world.running.clear();
-    assert_eq!(world.cells.used(), 4, "the older one had to go");
+    assert_eq!(world.cells.used(), 4, "the older prefix was evicted");
     assert_eq!(world.cache.longest_prefix(&Scope::default(), &[2, 2, 2]).1, 3);
 }
 
@@ -174,7 +174,7 @@ fn no_cell_is_leaked_or_freed_twice_over_a_million_random_operations() {
         while !world.running.is_empty() {
             world.finish(0);
         }
-        assert_eq!(world.cells.used(), world.cache.used(), "everything reserved is given back");
+        assert_eq!(world.cells.used(), world.cache.used(), "all reserved cells are released");
         world.age(1_000_000, 0);
         assert_eq!((world.cells.used(), world.cache.used()), (0, 0));
         assert_eq!(world.cache.free_sequences.len(), usize::from(sequences));

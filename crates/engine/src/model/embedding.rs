@@ -1,4 +1,4 @@
-//! A model that turns a text into a vector, as its file says: by the mean of all tokens, the first or the last one.
+//! A model that turns a text into a vector. Its file chooses the pooling: mean of all tokens, first or last token.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -14,7 +14,7 @@ use llama_cpp_2::token::LlamaToken;
 use super::{DecodeError, ModelError, backend, name_of};
 use crate::tuning::cpus;
 
-/// Passages are a few hundred tokens long. What is longer is cut.
+/// Passages have a few hundred tokens. Longer texts are shortened.
 const MAX_TOKENS: usize = 2048;
 
 pub(crate) struct EmbeddingModel {
@@ -47,7 +47,7 @@ impl EmbeddingModel {
         let _ = kernels::change(changes); // without the hook the library's kernels compute
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(size))
-            // A text is one batch: tokens may look at those after them.
+            // A text is one batch, because its tokens may attend to later ones.
             .with_n_batch(size)
             .with_n_ubatch(size)
             .with_n_threads(threads)
@@ -72,7 +72,7 @@ pub(crate) struct TextEmbedder<'a> {
 }
 
 impl TextEmbedder<'_> {
-    /// The tokens that a model puts around a text belong to it; nothing in the text is read as markup.
+    /// Adds the tokens that the model puts around a text. Control tokens within the text are treated as text.
     pub(crate) fn embed(&mut self, text: &str) -> Result<Vec<f32>, DecodeError> {
         let failed = |error: &dyn std::fmt::Display| DecodeError(error.to_string());
         let tokens = shortened(self.model.llama.vocab().tokenize(text.as_bytes(), true, false), self.max_tokens);
@@ -90,7 +90,7 @@ impl TextEmbedder<'_> {
     }
 }
 
-/// The last token, which may stand for the whole text, stays.
+/// Keeps the last token, because the model may take the vector from it.
 fn shortened(mut tokens: Vec<LlamaToken>, max: usize) -> Vec<LlamaToken> {
     if tokens.len() > max {
         tokens.drain(max - 1..tokens.len() - 1);

@@ -1,4 +1,4 @@
-//! The scheduler with a model of the cells, and without a model.
+//! The scheduler with simulated cells, and without a language model.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
     step_seconds: StepSeconds { first: 0.01, further: 0.001 },
 };
 
-/// A request whose completion ends after that many tokens, unless `max_tokens` comes first.
+/// A request whose completion ends after `ends_after` tokens, unless `max_tokens` comes first.
 #[derive(Debug, Clone, PartialEq)]
 struct Job {
     name: usize,
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// One step; returns what was computed in it.
+    /// Runs one step and returns its batch.
     fn step(&mut self) -> Vec<BatchEntry> {
         let (ops, dropped) = self.scheduler.sweep(self.now, |job| job.disconnected);
         self.cells.apply(&ops);
@@ -76,7 +76,7 @@ impl World {
                 continue;
             }
             let Some(job) = self.scheduler.payload_mut(entry.sequence) else { continue };
-            assert_eq!(digest, digest_of(&job.text), "a token was computed after another text than its own");
+            assert_eq!(digest, digest_of(&job.text), "a token was computed after a different text");
             let token = job.text.len() as Token % 3;
             job.text.push(token);
             let end = job.ends_after == 0;
@@ -99,7 +99,7 @@ impl World {
             }
             assert!(!self.step().is_empty(), "requests are queued or running, but the batch is empty");
         }
-        panic!("it does not come to an end");
+        panic!("the requests do not finish");
     }
 }
 
@@ -132,7 +132,7 @@ fn a_long_prompt_never_stalls_other_requests() {
     assert_eq!(steps, 5, "the long prompt takes several steps");
 }
 
-/// What the steps of a machine take: for each, for each token that is generated, and for each prompt token.
+/// A machine's seconds for each step, for each generated token, and for each prompt token.
 #[derive(Clone, Copy)]
 struct Machine {
     step: f64,
@@ -141,8 +141,8 @@ struct Machine {
     pieces: Pieces,
 }
 
-/// The 95th percentile of the time between two tokens of those who generate, and prompt tokens per second, while long
-/// prompts arrive without a pause.
+/// The 95th percentile of the time between two generated tokens, and prompt tokens per second, while long prompts arrive
+/// without a pause.
 fn gaps_and_speed(machine: Machine, generating: usize) -> (f64, f64) {
     const PROMPT: usize = 1500;
     let limits = Limits {
@@ -177,7 +177,7 @@ fn gaps_and_speed(machine: Machine, generating: usize) -> (f64, f64) {
             gaps.extend(vec![took; generating]);
             (prompts, seconds) = (prompts + batch.len() - outputs.len(), seconds + took);
             for entry in outputs {
-                // The same token never comes twice, so there are no drafts.
+                // No token occurs twice, so there are no drafts.
                 let token = entry.position as Token + 10_000_000;
                 is_over |= scheduler.generated(entry.sequence, token, false).1.is_some_and(|finished| finished.payload);
             }
@@ -189,7 +189,7 @@ fn gaps_and_speed(machine: Machine, generating: usize) -> (f64, f64) {
 
 /// With figures like those of the default model on two cores, and of models with one and with eight billion parameters.
 #[test]
-fn prompts_run_at_full_speed_alone_and_leave_short_gaps_to_those_who_generate() {
+fn prompts_run_at_full_speed_alone_and_leave_short_gaps_between_generated_tokens() {
     let machines = [
         (
             "135M, 2 cores",
@@ -248,7 +248,7 @@ fn a_completion_that_repeats_itself_takes_fewer_steps_beside_few_others() {
 
 /// With the figures of a model with eight billion parameters on an H200.
 #[test]
-fn long_prompts_of_one_person_run_few_at_a_time_where_cells_are_dear() {
+fn few_long_prompts_of_one_person_run_at_a_time_where_cells_are_expensive() {
     const TOKEN: f64 = 45e-6;
     const HIDDEN_CELL: f64 = 2.2e-9;
     let step_seconds = StepSeconds { first: 0.005, further: 0.0001 };
@@ -312,7 +312,7 @@ fn a_hundred_requests_of_one_tag_do_not_delay_another_tags_request() {
     assert_eq!(world.finished.iter().map(|(job, ..)| job.name).collect::<Vec<_>>(), [1000]);
 }
 
-/// Prompts used to be computed in the order in which they were admitted, whoever's they were.
+/// Prompts were once computed in order of admission, regardless of the tag.
 #[test]
 fn a_short_prompt_does_not_wait_for_all_the_long_ones_of_another_tag() {
     let mut world = World::new(Limits { cells: 4096, ..LIMITS });

@@ -1,8 +1,8 @@
-//! Citations such as `[1]` in a completion, checked against the sources: those that name no source are removed.
+//! Removes citations such as `[9]` from a completion if there is no such source.
 //!
-//! A citation is one number in brackets behind a statement, as the model was told to put it. Other brackets are the
-//! text's own: in code, behind a name (`list[7]`), with several numbers (`[1, 2]`), in an expression (`[7] * 3`), at the
-//! beginning of a line, before a round bracket as in a Markdown link.
+//! A citation is one number in brackets after a statement, as the instructions request. Other brackets belong to the
+//! text: in code, after a name (`list[7]`), with several numbers (`[1, 2]`), in an expression (`[7] * 3`), at the
+//! beginning of a line, or before a parenthesis as in a Markdown link.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ static CODE_OR_MARK: LazyLock<Regex> =
 pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut copied = 0;
-    // Where the last citation that stays ends: the next one may follow it without a space.
+    // The end of the last kept citation: the next one may follow it without a space.
     let mut last_citation = None;
     for found in CODE_OR_MARK.captures_iter(text) {
         let Some(number) = found.get(1).and_then(|number| number.as_str().parse().ok()) else { continue };
@@ -29,7 +29,7 @@ pub fn strip_dangling_citations(text: &str, sources: usize) -> String {
             kept.push_str(mark.as_str());
             last_citation = is_citation.then_some(kept.len());
         } else if kept.ends_with(' ') && !after.starts_with('[') {
-            // The space before it belongs to it.
+            // Removes the space before the citation.
             kept.pop();
         }
     }
@@ -46,7 +46,7 @@ fn is_behind_statement(before: &str) -> bool {
     is_apart && last_word.peek().is_some() && !last_word.all(is_operator)
 }
 
-/// Whether an expression or a link goes on behind a bracket.
+/// Whether an expression or a link continues after a bracket.
 fn goes_on(after: &str) -> bool {
     let next = after.trim_start_matches(is_space);
     let mut next_word = next.chars().take_while(|character| !character.is_whitespace()).peekable();

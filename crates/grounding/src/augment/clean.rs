@@ -1,9 +1,8 @@
-//! Untrusted text made harmless.
+//! Makes untrusted text harmless.
 //!
 //! The result is one line of visible characters, without square or angle brackets in any script's form, without a run
-//! of marks that could pass for a fence, and without control tokens of a chat template. So it cannot begin a line,
-//! forge a source's number, or close the fence around it. The time is linear in the length, and cleaning again changes
-//! nothing.
+//! of marks that could look like a fence, and without control tokens of a chat template. So it cannot begin a line, forge
+//! a source's number, or close the fence around it. The time is linear in the length, and cleaning is idempotent.
 
 use std::sync::LazyLock;
 
@@ -13,13 +12,13 @@ use unicode_normalization::UnicodeNormalization;
 use super::visible_text::visible_text;
 use crate::invisible::is_invisible;
 
-/// Far more than is kept of any text; the rest is not looked at.
+/// Far more than is kept of any text. The rest is ignored.
 const MAX_INPUT_BYTES: usize = 64 * 1024;
-/// Marks of which three in a row could pass for a fence, a heading or a rule.
+/// Three of these marks in a row could look like a fence, a heading or a rule.
 const FENCE_MARKS: &str = "=-_*#~`|+^:";
 const CUT: &str = "...";
 
-/// One clean line of at most that many characters, cut at the end of a word.
+/// One clean line of at most `max_chars` characters, cut at the end of a word.
 pub(super) fn clean_line(text: &str, max_chars: usize) -> String {
     let text = &text[..text.floor_char_boundary(MAX_INPUT_BYTES)];
     match HTML.is_match(text) {
@@ -31,7 +30,7 @@ pub(super) fn clean_line(text: &str, max_chars: usize) -> String {
 fn clean_text(text: &str, max_chars: usize) -> String {
     let mut clean = String::with_capacity(text.len().min(4 * max_chars));
     let (mut last, mut run, mut count) = (' ', 1, 0);
-    // Invisible characters are removed before, too: what they keep apart may combine.
+    // Invisible characters are also removed before normalization, because characters that they separate may combine.
     let visible = text.chars().filter(|character| !is_invisible(*character)).nfkc();
     for character in visible.filter(|character| !is_invisible(*character)).map(harmless) {
         let character = if character.is_whitespace() { ' ' } else { character };
@@ -54,11 +53,11 @@ fn clean_text(text: &str, max_chars: usize) -> String {
     clean
 }
 
-/// At the end of a word, if there is one in the second half.
+/// Cuts at the end of a word, if there is one in the second half.
 fn cut(clean: &mut String, max_chars: usize) {
     let keep = max_chars.saturating_sub(CUT.len());
     let end = clean.char_indices().nth(keep).map_or(clean.len(), |(at, _)| at);
-    // The character behind may be what ends the word.
+    // The word may end exactly at the cut.
     let end = match clean[end..].starts_with(' ') {
         true => end,
         false => clean[..end].rfind(' ').filter(|space| *space > end / 2).unwrap_or(end),
@@ -68,8 +67,8 @@ fn cut(clean: &mut String, max_chars: usize) {
     clean.push_str(CUT);
 }
 
-/// Text such as `&lt` that a semicolon would turn into a character for whoever reads it as HTML: a space is put behind
-/// the `&`. True if there was such text.
+/// Breaks text such as `&lt`, which a semicolon would turn into a character for a reader of HTML, with a space after the
+/// `&`. Returns whether there was such text.
 fn break_reference(clean: &mut String) -> bool {
     const MAX_REFERENCE_BYTES: usize = 9;
 
@@ -84,7 +83,8 @@ fn break_reference(clean: &mut String) -> bool {
     }
 }
 
-/// Brackets and their look-alikes become round ones; bars and long dashes become short ones.
+/// Square brackets and their look-alikes become round ones, angle brackets become quotation marks, and long dashes and
+/// bars become ASCII ones.
 fn harmless(character: char) -> char {
     match character {
         '[' | '【' | '〔' | '〖' | '〘' | '〚' | '⟦' | '⁅' | '⦋' | '❲' | '｢' | '⎡' | '⎢' | '⎣' => {
@@ -113,7 +113,7 @@ static HTML: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&pattern).expect("the pattern is a constant")
 });
 
-/// What stands between `&` and `;`.
+/// The part of an entity between `&` and `;`.
 const NAME: &str = r"[a-z]{2,8}|#[0-9]{1,7}|#x[0-9a-f]{1,6}";
 
 static REFERENCE: LazyLock<Regex> =

@@ -6,12 +6,12 @@ use url::Url;
 
 use crate::Passage;
 
-/// A longer URL is not worth a header.
+/// A longer URL is not put into a header.
 const MAX_URL_CHARS: usize = 1_000;
-/// What is percent-encoded in an extended parameter (RFC 8187).
+/// The characters that are percent-encoded in an extended parameter (RFC 8187).
 const EXTENDED_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The title is clean, and the URL is safe in a header.
+/// Its title is clean, and its URL is safe in a header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     title: String,
@@ -25,7 +25,7 @@ impl Source {
     pub(super) fn from_passage(passage: &Passage, clean: impl Fn(&str) -> String) -> Option<Self> {
         let url = Url::parse(passage.url.trim()).ok()?;
         let is_known_scheme = matches!(url.scheme(), "http" | "https" | "local" | "opensearch");
-        // Passwords must not be passed on.
+        // Passwords must not reach callers.
         let has_no_credentials = url.username().is_empty() && url.password().is_none();
         let text = url.as_str();
         let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'<' | b'>' | b'"'));
@@ -49,7 +49,7 @@ impl Source {
         self.date
     }
 
-    /// Of its best passage, where that is known.
+    /// The score of its best passage, if known.
     pub fn score(&self) -> Option<f32> {
         self.score
     }

@@ -1,7 +1,7 @@
 //! The text of HTML as a browser would show it, in one pass from left to right.
 //!
-//! Search results are pieces of pages that anybody may have written. So there is no tree, no nesting and no
-//! recursion: a tag is dropped where it stands, and the time is linear in the length, whatever is written.
+//! Search results are parts of untrusted pages. So there is no tree, no nesting and no recursion: tags are dropped in
+//! place, and the time is linear in the length for any input.
 
 use markup5ever::data::{C1_REPLACEMENTS, NAMED_ENTITIES};
 
@@ -9,7 +9,7 @@ use markup5ever::data::{C1_REPLACEMENTS, NAMED_ENTITIES};
 const MAX_NAME_BYTES: usize = 32;
 /// Never shown, up to their end tag.
 const HIDDEN: [&str; 7] = ["iframe", "noembed", "noframes", "noscript", "script", "style", "template"];
-/// Words go on across these; other tags separate them.
+/// Words continue across these tags; other tags separate words.
 const INLINE: [&str; 18] = [
     "a", "abbr", "b", "cite", "code", "em", "font", "i", "kbd", "mark", "q", "s", "small", "span", "strong", "tt", "u",
     "var",
@@ -30,7 +30,7 @@ pub(super) fn visible_text(html: &str) -> String {
     text
 }
 
-/// `html` begins with `<`. Returns what follows the tag or comment, which is nothing if it has no end.
+/// `html` begins with `<`. Returns the text after the tag or comment; empty if it has no end.
 fn skip_markup<'a>(html: &'a str, text: &mut String) -> &'a str {
     if html.starts_with("<!--") {
         // `<!-->` is a whole comment.
@@ -77,14 +77,14 @@ fn after_attributes(attributes: &str) -> &str {
             },
             _ => {}
         }
-        // Only directly behind a `=` does a quotation mark begin a value.
+        // A quotation mark begins a value only directly after a `=`.
         may_quote = *byte == b'=' || may_quote && byte.is_ascii_whitespace();
         at += 1;
     }
     ""
 }
 
-/// From the end tag of that name on; nothing if there is none.
+/// The rest from the end tag of this name; empty if there is none.
 fn before_end_tag<'a>(html: &'a str, name: &str) -> &'a str {
     let mut rest = html;
     while let Some(at) = rest.find("</") {
@@ -98,7 +98,7 @@ fn before_end_tag<'a>(html: &'a str, name: &str) -> &'a str {
     ""
 }
 
-/// `html` begins with `&`. Adds the character that it refers to, or the `&` itself; returns what follows.
+/// `html` begins with `&`. Adds the character that it refers to, or the `&` itself. Returns the rest.
 fn decode_reference<'a>(html: &'a str, text: &mut String) -> &'a str {
     let inside = &html[1..];
     if let Some(number) = inside.strip_prefix('#') {
@@ -113,7 +113,7 @@ fn decode_reference<'a>(html: &'a str, text: &mut String) -> &'a str {
         }
     } else {
         let end = inside.bytes().take(MAX_NAME_BYTES).take_while(u8::is_ascii_alphanumeric).count();
-        // Some names count without a semicolon.
+        // Some names are valid without a semicolon.
         let whole = end + usize::from(inside[end..].starts_with(';'));
         for end in [whole, end] {
             if let Some((first, second)) = NAMED_ENTITIES.get(&inside[..end]).filter(|(first, _)| *first != 0) {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_browser_shows_is_kept() {
+    fn text_that_a_browser_shows_is_kept() {
         for (html, expected) in [
             ("One<br>two <b>bo</b>ld<p>three</p>four", "One two bold three four"),
             (

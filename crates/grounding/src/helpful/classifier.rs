@@ -1,4 +1,4 @@
-//! Tells questions and statements of problems from tasks, such as to write or to translate something: a linear model over the
+//! Distinguishes questions and descriptions of problems from tasks, such as writing or translating: a linear model over the
 //! vector of a request's last turn.
 
 use chat::{Message, Role};
@@ -8,9 +8,9 @@ use crate::scorer::LabelledRequest;
 
 static MODEL: &[u8] = include_bytes!("classifier.bin");
 
-/// Of a turn; requests stand at its beginning, what they bring along after it.
+/// Of a turn. The request is usually at its beginning, before any material.
 const MAX_CHARS: usize = 400;
-/// Categories of requests that need no facts of the world, but may well be answered by documents.
+/// Categories of requests that need no facts about the world, but that documents may answer.
 const PROBLEMS: [&str; 16] = [
     "advice",
     "decision",
@@ -29,14 +29,14 @@ const PROBLEMS: [&str; 16] = [
     "parenting",
     "gadgets",
 ];
-/// There are few of them.
+/// Compensates for their small number.
 const PROBLEM_WEIGHT: f32 = 6.0;
 const ROUNDS: usize = 400;
 const RATE: f32 = 30.0;
 const DECAY: f32 = 1e-4;
 
 pub struct QuestionClassifier {
-    /// One for each number of a vector, and one for itself.
+    /// One for each number of a vector, and the bias.
     weights: Vec<f32>,
 }
 
@@ -50,7 +50,7 @@ impl QuestionClassifier {
         }
     }
 
-    /// Above zero for a question or a problem, below for a task.
+    /// Above zero for a question or a problem, below zero for a task.
     pub fn log_odds(&self, vector: &[f32]) -> f32 {
         log_odds(&self.weights, vector)
     }
@@ -74,7 +74,7 @@ pub fn last_turn(messages: &[Message]) -> &str {
     last.char_indices().nth(MAX_CHARS).map_or(last, |(end, _)| &last[..end])
 }
 
-/// The file of a model that tells the labelled requests apart.
+/// Trains a model on the labelled requests. Returns the bytes of its file.
 pub fn train(encoder: &SentenceEncoder, rows: &[LabelledRequest]) -> Vec<u8> {
     let vectors: Vec<Vec<f32>> = rows.iter().map(|row| encoder.vector(last_turn(&row.messages))).collect();
     let targets: Vec<(f32, f32)> = rows.iter().map(target).collect();
@@ -95,7 +95,7 @@ pub fn train(encoder: &SentenceEncoder, rows: &[LabelledRequest]) -> Vec<u8> {
     weights.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-/// The label, and how much it counts.
+/// The label and its weight.
 fn target(row: &LabelledRequest) -> (f32, f32) {
     let category = row.category.split('/').next().unwrap_or_default();
     match row.required {

@@ -1,8 +1,8 @@
-//! Decides whether indexed documents help with a request that needs no facts by its score, such as a statement of a problem:
-//! "my badge does not open the door".
+//! Decides whether indexed documents help with a request that needs no facts by its score, such as the description of a
+//! problem: "my badge does not open the door".
 //!
-//! Evidence: the scorer's score, whether the request is a question or a problem rather than a task (`classifier`), how
-//! well the best passage fits, and whether it continues a conversation. Pure.
+//! The evidence is the scorer's score, whether the request is a question or a problem rather than a task (`classifier`),
+//! how well the best passage matches, and whether it continues a conversation. Pure.
 
 mod classifier;
 
@@ -13,18 +13,18 @@ use chat::{Message, Role};
 use crate::index::Hit;
 use crate::scorer::Score;
 
-/// What a decision rests on.
+/// The evidence for a decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     pub score: Score,
-    /// By the classifier: above zero for a question or a problem, below for a task.
+    /// The classifier's log-odds: above zero for a question or a problem, below zero for a task.
     pub question: f32,
-    /// The best hit's.
+    /// The best hit's score.
     pub best: f32,
     pub is_follow_up: bool,
 }
 
-/// Calibrated on the first set of `data/retrieval`, for which `examples/retrieval.rs` prints what they lead to.
+/// Calibrated on the first set of `data/retrieval`. `examples/retrieval.rs` prints the results.
 const PER_SCORE: f32 = 0.75;
 const PER_QUESTION: f32 = 0.48;
 const PER_BEST: f32 = 1.1;
@@ -32,7 +32,7 @@ const FOLLOW_UP: f32 = 2.6;
 const BIAS: f32 = 2.0;
 
 impl Evidence {
-    /// For a conversation of that score, whose last turn has that vector. `None` if nothing was found by vectors.
+    /// For a conversation with this score, whose last turn has this vector. `None` if there are no hits by vectors.
     pub fn new(
         score: Score,
         turn: &[f32],
@@ -47,8 +47,18 @@ impl Evidence {
 
     /// Above zero if the documents help.
     pub fn sum(&self) -> f32 {
-        let follow_up = if self.is_follow_up { FOLLOW_UP } else { 0.0 };
-        PER_SCORE * self.score.log_odds() + PER_QUESTION * self.question + PER_BEST * self.best + follow_up + BIAS
+        self.parts().iter().map(|(_, part)| part).sum()
+    }
+
+    /// What each piece of evidence adds to the sum.
+    pub fn parts(&self) -> [(&'static str, f32); 5] {
+        [
+            ("the scorer's score", PER_SCORE * self.score.log_odds()),
+            ("a question or a problem rather than a task", PER_QUESTION * self.question),
+            ("the best passage's score", PER_BEST * self.best),
+            ("continues a conversation", if self.is_follow_up { FOLLOW_UP } else { 0.0 }),
+            ("in favour of the documents", BIAS),
+        ]
     }
 
     pub fn is_helpful(&self) -> bool {

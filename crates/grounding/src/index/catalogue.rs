@@ -1,6 +1,6 @@
-//! The folders that are indexed, as the payload of every commit: never older or newer than the passages.
-//! Format: a line with the version and the index's id, then a line for each collection, six values between tabs, text
-//! percent-encoded.
+//! The list of indexed folders, stored as the payload of every commit: never older or newer than the passages.
+//! Format: a line with the version and the index's id, then a line for each collection with six values separated by tabs.
+//! Text is percent-encoded.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,7 +14,7 @@ use super::{IndexError, IndexId};
 
 const MAGIC: &str = "adriaticum index";
 
-/// What is percent-encoded in a path.
+/// The characters that are percent-encoded in a path.
 const PATH_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A folder whose documents are indexed.
@@ -23,11 +23,11 @@ pub struct Collection {
     pub folder: PathBuf,
     /// Without one, URLs begin with `local:`.
     pub url_prefix: Option<String>,
-    /// The last run, whether it finished or was interrupted.
+    /// The time of the last run, finished or interrupted.
     pub indexed_at: Timestamp,
     pub documents: u64,
     pub passages: u64,
-    /// Size of their files.
+    /// The size of their files.
     pub bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Catalogue {
             _ => return Err(IndexError::OtherVersion),
         };
         let collections: Option<_> = lines.map(parse_line).collect();
-        let collections = collections.ok_or_else(|| IndexError::Unreadable("its list of folders".into()))?;
+        let collections = collections.ok_or_else(|| IndexError::Unreadable("its list of folders is damaged".into()))?;
         Ok(Self { id, collections })
     }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_damaged_payloads_are_told_apart() {
+    fn other_versions_are_distinguished_from_damaged_payloads() {
         let other = format!("{MAGIC} {} id\n", VERSION + 1);
         assert!(matches!(Catalogue::parse(&other), Err(IndexError::OtherVersion)));
         assert!(matches!(Catalogue::parse(""), Err(IndexError::OtherVersion)));

@@ -11,7 +11,7 @@ pub(super) struct Document {
     pub(super) blocks: Vec<Block>,
 }
 
-/// Single spaces only, except in code.
+/// White space is collapsed, except in code.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Block {
     Heading {
@@ -23,7 +23,7 @@ pub(super) enum Block {
 }
 
 impl Document {
-    /// Ignores blank ones. The first is the title of a document without one.
+    /// Ignores a blank heading. The first heading is the title of a document without a title.
     pub(super) fn push_heading(&mut self, level: u8, text: &str) {
         let text = collapse_whitespace(text);
         if !text.is_empty() {
@@ -32,7 +32,7 @@ impl Document {
         }
     }
 
-    /// Ignores blank ones.
+    /// Ignores a blank paragraph.
     pub(super) fn push_paragraph(&mut self, text: &str) {
         let text = collapse_whitespace(text);
         if !text.is_empty() {
@@ -50,7 +50,7 @@ impl Document {
         }
     }
 
-    /// Blocks from the start, until that many bytes are reached.
+    /// Blocks from the start until at least this number of bytes.
     pub(super) fn sample(&self, bytes: usize) -> String {
         let mut sample = String::new();
         for block in &self.blocks {
@@ -65,7 +65,7 @@ impl Document {
     }
 }
 
-/// Each run of white space or control characters becomes one space; none at the ends.
+/// Replaces each run of white space or control characters with one space, and trims the ends.
 pub(super) fn collapse_whitespace(text: &str) -> String {
     let mut collapsed = String::with_capacity(text.len());
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {

@@ -1,4 +1,4 @@
-//! The documents in a folder, and what the index remembers of each, so that only changed files are read again.
+//! The documents in a folder, and the index's record of each, so that only changed files are read again.
 
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use walkdir::WalkDir;
 use super::catalogue::{decode_path, encode_path};
 use super::extract::Format;
 
-/// Larger files are no documents that people read.
+/// Larger than any document that people read.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// A file modified so recently may change again without a new modification time.
+/// A file that was modified more recently may change again without a new modification time.
 const MTIME_GRANULARITY: Duration = Duration::from_secs(2);
 
-/// A file as it was found on disk.
+/// A file on disk.
 #[derive(Debug)]
 pub(super) struct DocumentFile {
     /// Relative to the folder.
@@ -26,7 +26,7 @@ pub(super) struct DocumentFile {
     pub(super) modified: Option<u128>,
 }
 
-/// What the index remembers of a file.
+/// The index's record of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileRecord {
     pub(super) path: PathBuf,
@@ -37,7 +37,7 @@ pub(super) struct FileRecord {
 }
 
 impl FileRecord {
-    /// Whether the file is surely unchanged, without reading it.
+    /// Whether the file is certainly unchanged, without reading it.
     pub(super) fn is_current(&self, file: &DocumentFile) -> bool {
         self.size == file.size && self.modified.is_some() && self.modified == file.modified
     }
@@ -63,8 +63,8 @@ impl FileRecord {
     }
 }
 
-/// The documents below a folder sorted by name, and what could not be read. Hidden files and folders are skipped; links
-/// are not followed, so nothing outside the folder is indexed.
+/// The documents below a folder sorted by name, and entries that could not be read. Hidden files and folders are skipped.
+/// Links are not followed, so nothing outside the folder is indexed.
 pub(super) fn list_documents(folder: &Path) -> (Vec<DocumentFile>, Vec<(PathBuf, String)>) {
     let (mut found, mut skipped) = (Vec::new(), Vec::new());
     let entries = WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter();
@@ -99,7 +99,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, String> {
         return Err(too_large());
     }
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    // It may have grown meanwhile.
+    // The file may have grown meanwhile.
     if bytes.len() as u64 > MAX_FILE_BYTES { Err(too_large()) } else { Ok(bytes) }
 }
 

@@ -1,23 +1,23 @@
-//! Text as the index compares it: words without case and diacritics, and runs of Chinese and Japanese.
-//! The same for documents and questions in any language, so that a word without its accents is found too. Pure.
+//! Normalized text for comparison: words without case and diacritics, and runs of Chinese and Japanese. The same for
+//! documents and questions in any language, so that words without accents are found, too. Pure.
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::cjk::is_cjk;
 
-/// Longer ones are digests or encoded data, not words that anybody searches for.
+/// Longer words are digests or encoded data, not search terms.
 const MAX_WORD_BYTES: usize = 64;
 
 /// Text between spaces, punctuation or a change to or from Chinese and Japanese.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Run<'a> {
     Word(&'a str),
-    /// Without spaces between its words.
+    /// Text without spaces between its words.
     Cjk(&'a str),
 }
 
-/// Removes case, diacritics and full width. Kana keep their voicing marks, which are no accents.
+/// Removes case, diacritics and full width. Kana keep their voicing marks, which are not accents.
 pub(super) fn fold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     if is_nfc_quick(text.chars()) == IsNormalized::Yes {
@@ -38,7 +38,7 @@ pub(super) fn runs<'a>(folded: &'a str, mut each: impl FnMut(Run<'a>)) {
         Kind::Word | Kind::Gap => (),
     };
     for (at, c) in folded.char_indices() {
-        let next = Kind::of(c);
+        let next = Kind::from_char(c);
         if next != kind {
             end_run(kind, &folded[start..at]);
             (start, kind) = (at, next);
@@ -55,7 +55,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(c: char) -> Self {
+    fn from_char(c: char) -> Self {
         if c.is_ascii_alphanumeric() {
             Self::Word
         } else if c.is_ascii() || c == '\u{30FB}' {
@@ -83,7 +83,7 @@ fn fold_char(c: char, folded: &mut String) {
     }
     for lower in c.to_lowercase() {
         match lower {
-            // Letters that Unicode does not decompose, as people type them without a key for them.
+            // Letters that Unicode does not decompose, in their usual ASCII spelling.
             'ß' => folded.push_str("ss"),
             'æ' => folded.push_str("ae"),
             'œ' => folded.push_str("oe"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn overlong_words_are_left_out() {
+    fn overlong_words_are_omitted() {
         assert_eq!(cut(&format!("a {} b", "x".repeat(65))), "a b");
     }
 }

@@ -1,6 +1,6 @@
 //! Adds folders of documents to the index, updates and removes them.
 //!
-//! Several threads read and split files; one hands their passages to the writer. Commits hold whole files, so an
+//! Several threads read and split files; one passes their passages to the writer. Commits contain whole files, so that an
 //! interrupted run continues where it stopped.
 
 use std::collections::{HashMap, HashSet};
@@ -21,7 +21,7 @@ use super::prepare::{PassageOrigin, Prepared, has_vectors_of, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
 use super::{IndexError, IndexId, META_FILE};
 
-/// Documents read but not written yet; bounds memory.
+/// Documents that are read but not yet written. Bounds memory.
 const MAX_READ_AHEAD: usize = 16;
 
 /// Changes the index in one folder. Holds nothing open; each change locks the index against other writers while it
@@ -32,14 +32,14 @@ pub struct Indexer {
     commit_interval: CommitInterval,
     extractor: Extractor,
     embedder: Option<Embedder>,
-    /// What a new index gets; random unless given.
+    /// The id of a new index; random unless given.
     new_id: Option<IndexId>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct AddOptions {
-    /// What its documents' URLs begin with, such as `https://docs.example.com/`. `None` keeps the prefix of the last
-    /// time; an empty one goes back to `local:`.
+    /// The prefix of its documents' URLs, such as `https://docs.example.com/`. `None` keeps the former prefix; an empty one
+    /// resets it to `local:`.
     pub url_prefix: Option<String>,
 }
 
@@ -78,17 +78,17 @@ impl Indexer {
         }
     }
 
-    /// Who reads the documents.
+    /// Sets how documents are read.
     pub fn with_extractor(self, extractor: Extractor) -> Self {
         Self { extractor, ..self }
     }
 
-    /// What makes the passages' vectors. Files whose passages have others, or none, are indexed again by `add`.
+    /// Sets the embedder of passages. `add` indexes files again whose passages have other vectors, or none.
     pub fn with_embedder(self, embedder: Option<Embedder>) -> Self {
         Self { embedder, ..self }
     }
 
-    /// The id of the index, if it has to be made.
+    /// Sets the id of a new index.
     pub fn with_new_id(self, id: IndexId) -> Self {
         Self { new_id: Some(id), ..self }
     }
@@ -98,7 +98,7 @@ impl Indexer {
         Ok(super::open(&self.folder)?.map(|(_, catalogue)| catalogue.id))
     }
 
-    /// Keeps the index from being changed, so that it can be copied. `None` if there is none.
+    /// Locks the index against changes, so that it can be copied. `None` if there is none.
     pub fn lock(&self) -> Result<Option<LockedIndex>, IndexError> {
         let Some((index, _)) = super::open(&self.folder)? else { return Ok(None) };
         let lock = lock_for_writing(&index)?;
@@ -114,7 +114,7 @@ impl Indexer {
         Ok(super::open(&self.folder)?.map_or_else(Vec::new, |(_, catalogue)| catalogue.collections))
     }
 
-    /// Adds or updates a folder's documents. What cannot be read is skipped and reported.
+    /// Adds or updates a folder's documents. Unreadable files are skipped and reported.
     pub fn add(
         &self,
         documents: &Path,
@@ -155,7 +155,7 @@ impl Indexer {
         if !self.folder.join(META_FILE).exists() {
             return Ok(None);
         }
-        // The folder itself may be gone.
+        // The folder may no longer exist.
         let folder = fs::canonicalize(documents).or_else(|_| std::path::absolute(documents));
         let folder = folder.map_err(|source| IndexError::NoSuchFolder { folder: documents.to_owned(), source })?;
         let mut writer = Writer::open(&self.folder)?;
@@ -171,7 +171,7 @@ impl Indexer {
     }
 }
 
-/// An index that no process changes while this lives.
+/// An index that no process can change until this is dropped.
 pub struct LockedIndex {
     files: Vec<PathBuf>,
     _lock: DirectoryLock,
@@ -187,10 +187,10 @@ impl LockedIndex {
 struct AddRun {
     writer: Writer,
     catalogue: Catalogue,
-    /// Including what is not committed yet.
+    /// Includes uncommitted files.
     collection: Collection,
     id: String,
-    /// From before this run: records with URLs.
+    /// Records and URLs from before this run.
     known: HashMap<PathBuf, (FileRecord, String)>,
     commit_interval: CommitInterval,
     extractor: Extractor,
@@ -204,15 +204,15 @@ impl AddRun {
         self.report.skipped = unreadable;
         self.remove_missing(&found);
         let mut done = 0;
-        let mut tell = |adding: &Self, more: usize| {
+        let mut report_progress = |adding: &Self, more: usize| {
             done += more;
             progress(Progress { done, total: found.len(), passages: adding.collection.passages });
         };
         let (same, read): (Vec<&DocumentFile>, Vec<&DocumentFile>) =
             found.iter().partition(|found| self.is_unchanged(found));
         self.report.unchanged = same.len() as u64;
-        tell(&self, same.len());
-        self.read_files(&read, &mut |adding| tell(adding, 1))?;
+        report_progress(&self, same.len());
+        self.read_files(&read, &mut |adding| report_progress(adding, 1))?;
         self.commit()?;
         self.report.passages = self.collection.passages;
         self.writer.close()?;
@@ -239,14 +239,14 @@ impl AddRun {
 
     /// Reads files on as many threads as there are cores.
     fn read_files(&mut self, files: &[&DocumentFile], done: &mut dyn FnMut(&Self)) -> Result<(), IndexError> {
-        // A file whose URL changes is indexed again, even with the same contents.
+        // A file with a new URL is indexed again, even with the same contents.
         let known: Vec<Option<FileRecord>> = files
             .iter()
             .map(|found| self.known.get(&found.path).filter(|(_, url)| *url == self.url(&found.path)))
             .map(|known| known.map(|(record, _)| record.clone()))
             .collect();
         let terms: Vec<(String, String)> =
-            files.iter().map(|found| (self.file_term(&found.path), self.url(&found.path))).collect();
+            files.iter().map(|found| (file_term(&self.id, &found.path), self.url(&found.path))).collect();
         let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
         let (next, extractor, embedder) = (AtomicUsize::new(0), self.extractor.clone(), self.embedder.clone());
         let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
@@ -263,7 +263,7 @@ impl AddRun {
                     url,
                     embedder: embedder.as_ref().map(|(embedder, id)| (embedder, *id)),
                 };
-                // The receiver is gone if writing has failed.
+                // The receiver is gone if a write has failed.
                 if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;
                 }
@@ -311,10 +311,10 @@ impl AddRun {
         Ok(())
     }
 
-    /// Deletes a file's passages; false if there were none.
+    /// Deletes a file's passages. Returns false if there were none.
     fn forget(&mut self, path: &Path) -> bool {
         let Some((record, _)) = self.known.remove(path) else { return false };
-        let file = self.file_term(path);
+        let file = file_term(&self.id, path);
         self.writer.delete_file(&file);
         self.collection.documents -= 1;
         self.collection.passages -= record.passages;
@@ -328,11 +328,7 @@ impl AddRun {
         self.writer.commit(&self.catalogue)
     }
 
-    fn file_term(&self, path: &Path) -> String {
-        format!("{}/{}", self.id, encode_path(path))
-    }
-
-    /// A document's URL for citations. Never tells its path on this machine.
+    /// A document's URL for citations. Never contains its absolute path on this machine.
     fn url(&self, path: &Path) -> String {
         let path = encode_path(path);
         match &self.collection.url_prefix {
@@ -348,7 +344,7 @@ impl AddRun {
 fn real_folder(documents: &Path) -> Result<PathBuf, IndexError> {
     let no_such_folder = |source| IndexError::NoSuchFolder { folder: documents.to_owned(), source };
     let folder = fs::canonicalize(documents).map_err(no_such_folder)?;
-    // Fails for a folder that may not be read: its documents must not be taken for deleted.
+    // Fails for an unreadable folder: its documents must not count as deleted.
     fs::read_dir(&folder).map_err(|error| match error.kind() {
         io::ErrorKind::NotADirectory => no_such_folder(io::Error::other("it is not a folder")),
         _ => no_such_folder(error),
@@ -360,8 +356,13 @@ fn overlaps(one: &Path, other: &Path) -> bool {
     one != other && (one.starts_with(other) || other.starts_with(one))
 }
 
+/// The term of a file, by its path within the folder.
+pub(super) fn file_term(collection: &str, path: &Path) -> String {
+    format!("{collection}/{}", encode_path(path))
+}
+
 /// A short term for a folder.
-fn collection_id(folder: &Path) -> String {
+pub(super) fn collection_id(folder: &Path) -> String {
     sha256_hex(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
 }
 
@@ -386,7 +387,7 @@ mod tests {
         let interrupt = &mut |progress: Progress| assert!(progress.done < 30);
         assert!(catch_panic(|| indexer.add(&documents, &AddOptions::default(), interrupt)).is_err());
 
-        // Four times seven are committed, and the list says so.
+        // Four commits of seven passages, as in the list.
         let listed = indexer.list()?;
         assert_eq!(listed.iter().map(|collection| collection.passages).collect::<Vec<_>>(), [28]);
         let report = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;

@@ -22,19 +22,19 @@ pub(super) enum Language {
 
 const CROATIAN_LETTERS: [char; 10] = ['č', 'ć', 'đ', 'š', 'ž', 'Č', 'Ć', 'Đ', 'Š', 'Ž'];
 
-/// Folded; none of them is a word of another language that is stemmed.
+/// Folded. None of them is a word of another stemmed language.
 const CROATIAN_WORDS: [&str; 26] = [
     "gdje", "kako", "zasto", "koliko", "tko", "kada", "kad", "moze", "mogu", "mozete", "moram", "trebam", "treba",
     "nije", "nisam", "nemam", "imam", "imate", "smijem", "zelim", "sto", "koji", "koja", "koje", "netko", "nesto",
 ];
 
-/// Of Polish, Czech, Slovak, Hungarian or Vietnamese.
+/// Whether a text has letters of Polish, Czech, Slovak, Hungarian or Vietnamese.
 fn has_letters_of_neighbours(text: &str) -> bool {
     text.to_lowercase().contains(['ą', 'ę', 'ł', 'ń', 'ś', 'ź', 'ż', 'ě', 'ř', 'ů', 'ý', 'ť', 'ľ', 'ő', 'ű', 'ơ', 'ư'])
 }
 
 impl Language {
-    /// Those with spaces between words: they have words to stem.
+    /// The languages with spaces between words, whose words can be stemmed.
     pub(super) const SPACED: [Self; 7] =
         [Self::English, Self::German, Self::French, Self::Spanish, Self::Italian, Self::Portuguese, Self::Croatian];
 
@@ -47,8 +47,8 @@ impl Language {
         Detector::with_allowlist(allowed).detect_lang(sample).and_then(Self::from_whatlang)
     }
 
-    /// By the stop words among a question's folded words. Empty if they do not tell: a single stop word may be a
-    /// content word of another language, such as `war`.
+    /// By the stop words among a question's folded words. Empty if they do not decide: a single stop word may be a content
+    /// word of another language, such as `war`.
     pub(super) fn detect_in_question(words: &[&str]) -> Vec<Self> {
         const MIN_STOPWORDS: usize = 2;
 
@@ -58,7 +58,7 @@ impl Language {
         counts.into_iter().filter(|(_, count)| *count == most).map(|(language, _)| language).collect()
     }
 
-    /// By its stop words or, where they do not decide, by its letters and a few words.
+    /// By its stop words or, if they do not decide, by its letters and a few words.
     pub(super) fn is_croatian_question(question: &str) -> bool {
         let folded = fold(question);
         let mut words = Vec::new();
@@ -73,7 +73,7 @@ impl Language {
         (detected == [Self::Croatian] || undecided && has_sign()) && !has_letters_of_neighbours(question)
     }
 
-    /// Its neighbours are not among the languages that a document may be in.
+    /// Checks letters, too, because detection does not know the neighbouring languages.
     pub(super) fn is_croatian_document(detected: Option<Self>, sample: &str) -> bool {
         detected == Some(Self::Croatian) && !has_letters_of_neighbours(sample)
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_in_croatian_are_told_from_those_of_its_neighbours() {
+    fn questions_in_croatian_are_distinguished_from_those_in_neighbouring_languages() {
         for (question, expected) in [
             ("Gdje mogu napuniti bicikl?", true),
             ("Imate li što za čitanje?", true),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_words_tell_a_questions_language() {
+    fn stop_words_decide_the_language_of_a_question() {
         for (words, expected) in [
             ("how high is the tower", Language::English),
             ("wie hoch ist der turm", Language::German),

@@ -1,9 +1,9 @@
 //! The built-in search index: folders of documents, split into passages, searched by their words in nine languages and, with
-//! an `Embedder`, by what they mean.
+//! an `Embedder`, by meaning.
 //!
-//! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and notice
-//! every commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema`,
-//! `prepare` and `vectors` know Tantivy; what decides the results (`terms`, `split`, the formats in `extract`) is pure.
+//! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and see every
+//! commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema`, `prepare` and
+//! `vectors` know Tantivy. The modules that decide the results (`terms`, `split`, the formats in `extract`) are pure.
 
 mod catalogue;
 mod document;
@@ -38,14 +38,14 @@ pub use embedding::{
 };
 pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
-pub use reader::{Hit, Index};
+pub use reader::{FileRank, Hit, Index};
 
 use crate::search::SearchError;
 
 /// Tantivy's list of segments, replaced by every commit.
 const META_FILE: &str = "meta.json";
 
-/// Identifies an index, and its copies on other machines. A new index has a random one.
+/// Identifies an index and its copies on other machines. Random for a new index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexId(String);
 
@@ -79,13 +79,13 @@ pub enum IndexError {
     Busy,
     #[error("the index was written by another version of this program: delete its folder and add your folders again")]
     OtherVersion,
-    /// There was one, or there must be one.
+    /// There was an index, or there must be one.
     #[error(
         "the index is gone: restore it from a backup, make it again with `adriaticum index add`, or give it up with \
          `adriaticum index forget`"
     )]
     Gone,
-    /// Another than the one that must be there.
+    /// The index is not the expected one.
     #[error(
         "the index is not the one that this installation had: restore that one from a backup, or accept this one with \
          `adriaticum index forget`"
@@ -133,7 +133,7 @@ fn open(folder: &Path) -> Result<Option<(tantivy::Index, Catalogue)>, IndexError
     Ok(catalogue.map(|catalogue| (index, catalogue)))
 }
 
-/// Of the last commit; `None` if there is none.
+/// The catalogue of the last commit; `None` if there is none.
 fn catalogue(index: &tantivy::Index) -> Result<Option<Catalogue>, IndexError> {
     let metas = index.load_metas().map_err(IndexError::reading)?;
     match metas.payload {
@@ -144,7 +144,7 @@ fn catalogue(index: &tantivy::Index) -> Result<Option<Catalogue>, IndexError> {
 }
 
 impl From<panics::Panicked> for IndexError {
-    /// Tantivy trusts its own files and panics on damaged ones.
+    /// Tantivy trusts its files, and panics on damaged ones.
     fn from(_: panics::Panicked) -> Self {
         Self::Unreadable("a file in it is damaged".into())
     }

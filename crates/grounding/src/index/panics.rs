@@ -1,4 +1,4 @@
-//! Runs third-party code on untrusted bytes: a panic becomes an error, and prints nothing.
+//! Runs third-party code on untrusted bytes: a panic becomes an error without output.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -11,10 +11,10 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Panicked;
 
-/// After a panic, callers must drop whatever the code has touched.
+/// After a panic, callers must drop all values that the code has modified.
 pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
     static HOOK: Once = Once::new();
-    // The hook is global: it is silent on threads that asked for it, and calls the previous hook on others.
+    // The hook is global: it is silent on threads that set the flag, and calls the previous hook on others.
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        assert!(catch_panic(|| panic!("nobody should read this")).is_err());
+        assert!(catch_panic(|| panic!("this must not be printed")).is_err());
         assert_eq!(catch_panic(|| 7).ok(), Some(7));
         assert!(!IS_SILENCED.get());
     }

@@ -1,4 +1,4 @@
-//! From a file to its passages, on several threads at once. Nothing here touches the index.
+//! Turns a file into passages, on several threads in parallel. Does not access the index.
 
 use std::path::Path;
 
@@ -21,12 +21,12 @@ pub(super) enum Prepared {
     Unchanged,
     /// With the reason.
     Skipped(String),
-    /// There are no vectors; other files would have none, either.
+    /// There are no vectors, and there would be none for other files.
     NotEmbedded(SearchError),
     Passages(FileRecord, Vec<TantivyDocument>),
 }
 
-/// What all passages of a file have in common.
+/// The common properties of a file's passages.
 pub(super) struct PassageOrigin<'a> {
     pub(super) fields: Fields,
     /// The collection's id.
@@ -38,7 +38,7 @@ pub(super) struct PassageOrigin<'a> {
     pub(super) embedder: Option<(&'a Embedder, EmbedderId)>,
 }
 
-/// Reads a file and makes its passages, unless its contents are those of `known`.
+/// Reads a file and creates its passages, unless its contents equal those of `known`.
 pub(super) fn prepare(
     session: &mut Session<'_>,
     folder: &Path,
@@ -68,7 +68,7 @@ pub(super) fn prepare(
     let record = FileRecord {
         path: file.path.clone(),
         size,
-        // If it grew since it was listed, the time belongs to other contents.
+        // If the size has changed since the listing, the time belongs to other contents.
         modified: file.modified.filter(|_| file.size == size),
         digest,
         passages: chunks.len() as u64,
@@ -79,14 +79,14 @@ pub(super) fn prepare(
     }
 }
 
-/// Whether passages with that digest have the vectors of that embedder.
+/// Whether passages with this digest have the vectors of this embedder.
 pub(super) fn has_vectors_of(digest: &str, embedder: Option<EmbedderId>) -> bool {
     digest.get(SHA256_CHARS..) == Some(&suffix(embedder))
 }
 
 const SHA256_CHARS: usize = 64;
 
-/// Of the digest of a file's contents: what made its passages' vectors.
+/// The suffix of a file's digest: the embedder of its passages.
 fn suffix(embedder: Option<EmbedderId>) -> String {
     embedder.map_or_else(String::new, |id| format!("-{id}"))
 }
@@ -139,7 +139,7 @@ fn passages(
     Ok(passages)
 }
 
-/// In bytes. A passage means what its title and heading say, too.
+/// The vectors of passages as bytes. Title and heading are part of a passage's meaning.
 fn vectors(
     embedder: &Embedder,
     id: EmbedderId,
@@ -156,9 +156,9 @@ fn vectors(
     Ok(vectors)
 }
 
-/// Bounds the memory that the texts of a document take, which all have its title.
+/// Bounds the memory for the texts of a document, each of which includes its title.
 const EMBEDDED_TOGETHER: usize = 64;
-/// A longer title or heading is cut.
+/// A longer title or heading is truncated.
 const MAX_TITLE_CHARS: usize = 300;
 
 fn cut(title: &str) -> &str {

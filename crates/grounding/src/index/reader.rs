@@ -1,5 +1,5 @@
-//! Searching: BM25 over words and stems, whose best candidates are ranked again by how many of the query terms they hold;
-//! beside it the passages whose vectors are closest to the question's. Both are ranked together.
+//! Search: BM25 over words and stems, with its best candidates reranked by the number of query terms in them; and the
+//! passages whose vectors are closest to the question's. Both are ranked together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tantivy::collector::TopDocs;
+use tantivy::collector::{DocSetCollector, TopDocs};
 use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Value};
 use tantivy::{
@@ -17,6 +17,7 @@ use tantivy::{
 };
 
 use super::embedding::{EmbedderId, QuestionVector};
+use super::indexer::{collection_id, file_term};
 use super::panics::catch_panic;
 use super::schema::{Fields, VECTOR, schema};
 use super::terms::{TermField, query_terms};
@@ -24,17 +25,17 @@ use super::vectors::Vectors;
 use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
 
-/// The rarest terms of a question. More cost time and hardly change the ranking.
+/// The rarest terms of a question. More terms cost time and hardly change the ranking.
 const MAX_QUERY_TERMS: usize = 24;
-/// By words, and as many by vectors.
+/// Candidates by words, and as many by vectors.
 const CANDIDATES: usize = 40;
-/// Relative to the best passage's. One below it shares a word or two with the question and misleads a small model.
+/// Relative to the best passage's. A passage below this has a word or two of the question, and misleads a small model.
 const MIN_RELATIVE_SCORE: f32 = 0.35;
-/// How much the best passage by words gains beside a cosine.
+/// The weight of words beside the cosine: the gain of the best passage by words.
 const WORDS_WEIGHT: f32 = 0.2;
-/// How much less than the best passage one may have by words and vectors together.
+/// The maximal distance to the score of the best passage, with words and vectors.
 const MAX_DISTANCE: f32 = 0.2;
-/// The share of its score that a passage keeps when it holds hardly any query term.
+/// The fraction of its score that a passage with hardly any query term keeps.
 const MIN_COVERAGE_FACTOR: f32 = 0.5;
 
 /// An index that is open for searching. Shared by all threads.
@@ -47,27 +48,40 @@ pub struct Index {
     loading: Mutex<()>,
 }
 
-/// What belongs to one commit. A search uses one of these from its beginning to its end.
+/// The state of one commit. A search uses one state from beginning to end.
 struct Loaded {
     commit: Commit,
     searcher: Searcher,
     id: IndexId,
     /// Loaded by the first search that needs them, and again for another embedder.
     vectors: Mutex<Option<Arc<Vectors>>>,
-    /// Of the commit before, until then: what has not changed is taken from them.
+    /// The vectors of the previous commit, from which unchanged segments are taken.
     earlier: Option<Arc<Vectors>>,
 }
 
-/// A passage that was found.
+/// A found passage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
     pub passage: Passage,
-    /// What decides the order.
+    /// Hits are sorted by it.
     pub score: f32,
-    /// By words, relative to the best; 0 if none of the question's are in it.
+    /// The score by words, relative to the best; 0 without any word of the question.
     pub words: f32,
     /// The cosine of its vector and the question's, if both have one.
     pub meaning: Option<f32>,
+}
+
+/// The place of a file in the ranking for a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FileRank {
+    /// The file is in no folder that was added.
+    OutsideFolders,
+    /// The folder was added, but the file has no passages: it is new, of another type, or was skipped.
+    NotIndexed { folder: PathBuf },
+    /// None of its passages is among the nearest; `meaning` is the best of their cosines.
+    NotNear { passages: usize, meaning: Option<f32> },
+    /// Its best passage, and the place of that, from 1.
+    Ranked { place: usize, hit: Hit },
 }
 
 /// Identifies a commit by the metadata of its file.
@@ -78,7 +92,7 @@ struct Commit {
     size: u64,
 }
 
-/// A passage that may be a hit, with a hit's figures.
+/// A passage that may become a hit, with a hit's scores.
 struct Candidate {
     address: DocAddress,
     score: f32,
@@ -94,16 +108,16 @@ impl Candidate {
 
 /// A query term that is in the index.
 struct WeightedTerm {
-    /// How much a passage with it gains in the ranking.
+    /// The gain of a passage with this term in the ranking.
     weight: f32,
     terms: Vec<(Term, f32)>,
 }
 
 impl Index {
-    /// `None` if nothing was ever indexed in that folder; creates nothing.
+    /// `None` if nothing was ever indexed in this folder. Creates nothing.
     pub fn open(folder: &Path) -> Result<Option<Self>, IndexError> {
         let meta = folder.join(META_FILE);
-        // Read before loading: a commit in between is loaded twice rather than missed.
+        // Read before the index, so that a commit in between is loaded twice rather than missed.
         let commit = Commit::read(&meta);
         let Some((index, catalogue)) = super::open(folder)? else { return Ok(None) };
         let reader: IndexReader =
@@ -125,7 +139,7 @@ impl Index {
         }))
     }
 
-    /// Of the newest commit: another index may have been put in its place.
+    /// The id in the newest commit: the index may have been replaced.
     pub fn id(&self) -> Result<IndexId, IndexError> {
         Ok(self.loaded()?.id.clone())
     }
@@ -134,7 +148,7 @@ impl Index {
         Ok(self.loaded()?.searcher.num_docs() == 0)
     }
 
-    /// Whether any passage has a vector, of whatever embedder.
+    /// Whether any passage has a vector, of any embedder.
     pub fn has_vectors(&self) -> Result<bool, IndexError> {
         let loaded = self.loaded()?;
         let has_any = |reader: &SegmentReader| -> tantivy::Result<bool> {
@@ -145,7 +159,7 @@ impl Index {
             .map_err(IndexError::reading)
     }
 
-    /// Best first. Nothing in the question is an operator. Without its vector, passages are found by their words alone.
+    /// Best first. The question has no operators. Without its vector, passages are found by words alone.
     pub fn search(
         &self,
         question: &str,
@@ -168,25 +182,70 @@ impl Index {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let by_words = self.search_words(searcher, question)?;
-        let (mut found, max_distance) = match by_meaning {
-            Some((vectors, question)) => {
-                let nearest = vectors.nearest(searcher, question, CANDIDATES);
-                (merge(&by_words, &nearest, |address| vectors.cosine(address, question)), MAX_DISTANCE)
-            }
-            None => (by_words.into_iter().map(Candidate::by_words).collect(), 1.0 - MIN_RELATIVE_SCORE),
-        };
-        found.sort_by(|one, other| other.score.total_cmp(&one.score));
+        let max_distance = if by_meaning.is_some() { MAX_DISTANCE } else { 1.0 - MIN_RELATIVE_SCORE };
+        let mut found = self.candidates(searcher, question, by_meaning)?;
         let best = found.first().map_or(0.0, |candidate| candidate.score);
         found.retain(|candidate| candidate.score >= best - max_distance);
         found.truncate(limit);
-        let hit = |Candidate { address, score, words, meaning }| -> tantivy::Result<Hit> {
-            Ok(Hit { passage: self.passage(searcher.doc(address)?, score)?, score, words, meaning })
-        };
-        found.into_iter().map(hit).collect()
+        found.into_iter().map(|candidate| self.hit(searcher, candidate)).collect()
     }
 
-    /// Best first, relative to the best.
+    /// The nearest passages by words and by vectors, best first.
+    fn candidates(
+        &self,
+        searcher: &Searcher,
+        question: &str,
+        by_meaning: Option<(&Vectors, &QuestionVector)>,
+    ) -> tantivy::Result<Vec<Candidate>> {
+        let by_words = self.search_words(searcher, question)?;
+        let mut found = match by_meaning {
+            Some((vectors, question)) => {
+                let nearest = vectors.nearest(searcher, question, CANDIDATES);
+                merge(&by_words, &nearest, |address| vectors.cosine(address, question))
+            }
+            None => by_words.into_iter().map(Candidate::by_words).collect(),
+        };
+        found.sort_by(|one, other| other.score.total_cmp(&one.score));
+        Ok(found)
+    }
+
+    fn hit(&self, searcher: &Searcher, candidate: Candidate) -> tantivy::Result<Hit> {
+        let Candidate { address, score, words, meaning } = candidate;
+        Ok(Hit { passage: self.passage(searcher.doc(address)?, score)?, score, words, meaning })
+    }
+
+    /// Where a file's best passage stands in the ranking for a question, whether it is a hit or not. `file` is absolute.
+    pub fn rank(&self, file: &Path, question: &str, vector: Option<&QuestionVector>) -> Result<FileRank, IndexError> {
+        let loaded = self.loaded()?;
+        let searcher = &loaded.searcher;
+        let collections = super::catalogue(searcher.index())?.ok_or(IndexError::Gone)?.collections;
+        let Some(folder) = collections.into_iter().map(|each| each.folder).find(|folder| file.starts_with(folder))
+        else {
+            return Ok(FileRank::OutsideFolders);
+        };
+        let vectors = vector.map(|vector| loaded.vectors(vector.embedder)).transpose()?;
+        let by_meaning = vectors.as_deref().filter(|vectors| !vectors.is_empty()).zip(vector);
+        let term = file_term(&collection_id(&folder), file.strip_prefix(&folder).unwrap_or(file));
+        let term = TermQuery::new(Term::from_field_text(self.fields.file, &term), IndexRecordOption::Basic);
+        let ranked = || -> tantivy::Result<FileRank> {
+            let passages = searcher.search(&term, &DocSetCollector)?;
+            if passages.is_empty() {
+                return Ok(FileRank::NotIndexed { folder });
+            }
+            let mut ranked = self.candidates(searcher, question, by_meaning)?;
+            let Some(place) = ranked.iter().position(|candidate| passages.contains(&candidate.address)) else {
+                let cosine = |address: &DocAddress| {
+                    by_meaning.and_then(|(vectors, question)| vectors.cosine(*address, question))
+                };
+                let meaning = passages.iter().filter_map(cosine).max_by(f32::total_cmp);
+                return Ok(FileRank::NotNear { passages: passages.len(), meaning });
+            };
+            Ok(FileRank::Ranked { place: place + 1, hit: self.hit(searcher, ranked.swap_remove(place))? })
+        };
+        catch_panic(ranked)?.map_err(IndexError::reading)
+    }
+
+    /// Best first, with scores relative to the best.
     fn search_words(&self, searcher: &Searcher, question: &str) -> tantivy::Result<Vec<(f32, DocAddress)>> {
         let terms = self.weighted_terms(searcher, question)?;
         if terms.is_empty() {
@@ -238,7 +297,7 @@ impl Index {
         Ok(Passage {
             title: text(self.fields.title).to_owned(),
             url: text(self.fields.url).to_owned(),
-            // Often only the heading says what a passage is about.
+            // Often only the heading contains the topic of a passage.
             text: match heading {
                 "" => text(self.fields.text).to_owned(),
                 heading => format!("{heading}\n{}", text(self.fields.text)),
@@ -248,9 +307,9 @@ impl Index {
         })
     }
 
-    /// The newest commit. Reads one file's metadata each time: a microsecond, and no watching thread.
+    /// The newest commit. Reads one file's metadata each time, which takes a microsecond and needs no watcher thread.
     fn loaded(&self) -> Result<Arc<Loaded>, IndexError> {
-        // While another thread loads the newest commit, the one before is good enough.
+        // While another thread loads the newest commit, the previous one suffices.
         let Some(_loading) = self.loading.try_lock() else { return Ok(self.newest.lock().clone()) };
         let before = self.newest.lock().clone();
         let commit = Commit::read(&self.meta)?;
@@ -289,8 +348,8 @@ impl Commit {
     }
 }
 
-/// All that were found by words or by vectors, each once. A passage without a vector counts as far as the farthest of the
-/// nearest.
+/// All passages that were found by words or by vectors, each once. A passage without a vector gets the lowest cosine of
+/// the nearest ones.
 fn merge(
     by_words: &[(f32, DocAddress)],
     nearest: &[(f32, DocAddress)],
@@ -306,7 +365,7 @@ fn merge(
     words.into_iter().map(candidate).collect()
 }
 
-/// Any of the terms. Flat on purpose: Tantivy skips fast through a union of plain terms.
+/// Matches any of the terms. Flat, because Tantivy skips fast through a union of plain terms.
 fn query(terms: &[WeightedTerm]) -> BooleanQuery {
     let clause = |(term, weight): &(Term, f32)| -> (Occur, Box<dyn Query>) {
         let term = TermQuery::new(term.clone(), IndexRecordOption::WithFreqs);
@@ -315,8 +374,8 @@ fn query(terms: &[WeightedTerm]) -> BooleanQuery {
     BooleanQuery::new(terms.iter().flat_map(|weighted| &weighted.terms).map(clause).collect())
 }
 
-/// Lowers the score of passages that hold only some of the terms, and sorts again: holding all of them counts more than
-/// repeating one.
+/// Lowers the scores of passages with only some of the terms, and sorts again: all terms count more than repetitions of
+/// one.
 fn rerank(searcher: &Searcher, terms: &[WeightedTerm], found: &mut [(f32, DocAddress)]) -> tantivy::Result<()> {
     let total: f32 = terms.iter().map(|weighted| weighted.weight).sum();
     found.sort_unstable_by_key(|(_, address)| *address);

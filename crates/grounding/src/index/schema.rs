@@ -1,4 +1,4 @@
-//! The schema of a passage in Tantivy. Any change here or in how passages are made must raise `VERSION`.
+//! The schema of a passage in Tantivy. Any change here or in the creation of passages must increment `VERSION`.
 
 use tantivy::schema::{FAST, Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
 
@@ -11,7 +11,7 @@ pub(super) const VECTOR: &str = "vector";
 pub(super) struct Fields {
     pub(super) words: Field,
     pub(super) stems: Field,
-    /// Absent where passages are found by words alone.
+    /// Absent without an embedder.
     pub(super) vector: Field,
     pub(super) title: Field,
     pub(super) heading: Field,
@@ -19,16 +19,16 @@ pub(super) struct Fields {
     pub(super) url: Field,
     pub(super) date: Field,
     pub(super) collection: Field,
-    /// By which a changed file's passages are deleted.
+    /// The term by which a changed file's passages are deleted.
     pub(super) file: Field,
-    /// The collection; only in a file's first passage, to find these.
+    /// The collection, only in a file's first passage, to find one passage of each file.
     pub(super) first_of: Field,
-    /// The file's record; only in its first passage.
+    /// The file's record, only in its first passage.
     pub(super) record: Field,
 }
 
 pub(super) fn schema() -> (Schema, Fields) {
-    // Terms are made by our own code, separated by spaces. There are no phrase queries, so no positions.
+    // `terms` separates terms with spaces. There are no phrase queries, so positions are not stored.
     let terms = TextFieldIndexing::default().set_tokenizer("whitespace").set_index_option(IndexRecordOption::WithFreqs);
     let terms = TextOptions::default().set_indexing_options(terms);
     let mut schema = Schema::builder();

@@ -1,7 +1,7 @@
 //! Splits a document into chunks: long enough to be understood, short enough that several fit into a prompt.
 //!
-//! A chunk never crosses a heading. Paragraphs stay whole unless one alone is too long; then it is split at the ends of
-//! sentences, and the last sentence of a part is repeated in the next. No word is lost. Lengths are in half words: a
+//! A chunk never crosses a heading. Paragraphs stay whole unless one alone is too long. Then it is split at the ends of
+//! sentences, and the last sentence of a part is repeated in the next one. No word is lost. Lengths are in half words: a
 //! Chinese or Japanese character is about half a word. Pure.
 
 use super::document::Block;
@@ -12,7 +12,7 @@ const MAX_CHUNK_HALF_WORDS: usize = 2 * 120;
 const PART_HALF_WORDS: usize = 2 * 90;
 /// A longer sentence is not repeated.
 const MAX_OVERLAP_HALF_WORDS: usize = 2 * 30;
-/// A shorter rest of a section goes with the chunk before it.
+/// A shorter rest of a section is added to the previous chunk.
 const MIN_TAIL_HALF_WORDS: usize = 2 * 30;
 /// A longer word counts as several, so that text without spaces is not one word.
 const MAX_WORD_CHARS: usize = 24;
@@ -24,12 +24,12 @@ pub(super) struct Chunk {
     pub(super) text: String,
 }
 
-/// Every chunk is shown with the title, so headings leave it out.
+/// Headings omit the title, because every chunk is shown with it.
 pub(super) fn split(title: &str, blocks: &[Block]) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut path: Vec<(u8, &str)> = Vec::new();
     let mut section: Vec<&str> = Vec::new();
-    // A heading without text below it becomes a chunk of its own.
+    // A heading without text below it becomes a separate chunk.
     let mut is_bare = false;
     for block in blocks {
         match block {
@@ -135,7 +135,7 @@ fn last_sentence(part: &str) -> &str {
     }
 }
 
-/// With the space behind them. An overlong sentence is split at a space, or anywhere if there is none.
+/// Sentences with the space after them. An overlong sentence is split at a space, or anywhere if there is none.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_heading_with_nothing_under_it_is_text() {
+    fn a_heading_without_text_below_it_is_a_chunk() {
         expect(&[heading(1, "one two"), heading(1, "three")], &[("", 2), ("", 1)]);
         expect(&[heading(1, "A"), heading(2, "end")], &[("A", 1)]);
         expect(&[], &[]);
     }
 
     #[test]
-    fn a_paragraph_too_long_is_cut_at_sentences_which_overlap() {
+    fn an_overlong_paragraph_is_split_at_sentences_with_an_overlap() {
         let chunks = split("", &[paragraph(500)]);
         assert!(chunks.len() > 2);
         for (one, next) in chunks.iter().zip(&chunks[1..]) {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_spaces_is_cut_too() {
+    fn text_without_spaces_is_split_too() {
         let chinese = "长城是中国古代的军事防御工程。".repeat(200);
         let digest = "0123456789abcdef".repeat(2000);
         for text in [chinese, digest] {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every block's words are in the chunks in order, and no chunk is much too long.
+        /// The chunks contain every block's words in order, and no chunk is much too long.
         #[test]
         fn no_word_is_lost(blocks in prop::collection::vec(block(), 0..12)) {
             let chunks = split("no such title", &blocks);

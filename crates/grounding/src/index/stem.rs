@@ -1,7 +1,7 @@
-//! Stemming of folded words, so that a word without its accents has the same stem.
+//! Stemming of folded words, so that a word without accents has the same stem.
 //!
-//! Snowball covers six languages. It has no algorithm for Croatian, so the longest matching ending is removed here.
-//! Lightly, because a stem that is too short joins unrelated words.
+//! Snowball covers six languages, but not Croatian. For Croatian the longest matching ending is removed here. Stems have a
+//! minimal length, because a stem that is too short joins unrelated words.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use frostem::{Algorithm, Stemmer};
 use super::language::Language;
 
 pub(super) fn stem(language: Language, word: &str) -> Cow<'_, str> {
-    // Names of types and models: a stemmer might remove a letter.
+    // Names of types and models, of which a stemmer might remove a letter.
     if word.bytes().any(|b| b.is_ascii_digit()) {
         return Cow::Borrowed(word);
     }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn short_words_and_names_of_types_stay_whole() {
+    fn short_words_and_names_of_types_are_not_stemmed() {
         assert_eq!(stem(Language::Croatian, "sto"), "sto");
         assert_eq!(stem(Language::Croatian, "ima"), "ima");
         assert_eq!(stem(Language::English, "x100s"), "x100s");

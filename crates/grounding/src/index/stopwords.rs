@@ -1,5 +1,5 @@
-//! Stop words of each language, folded. They tell which language a question is in and are then left out of it.
-//! Documents keep theirs.
+//! Folded stop words of each language. They decide the language of a question, and are then removed from it. Documents
+//! keep theirs.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ pub(super) fn is_stopword(language: Language, word: &str) -> bool {
     LISTS.iter().any(|(of, list)| *of == language && list.contains(word))
 }
 
-/// Characters that are only grammar or mark a question.
+/// Characters that are only grammatical or mark a question.
 pub(super) fn is_stop_character(c: char) -> bool {
     "的了是在有和与或吗呢吧啊这那哪什么怎样谁几多少个们请为何如及其之也就很不能可以誰幾".contains(c)
 }

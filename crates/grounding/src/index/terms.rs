@@ -1,9 +1,9 @@
-//! The terms of passages and of questions.
+//! The terms of passages and questions.
 //!
-//! Every passage is indexed twice: by its words, and by their stems in the document's language. In Chinese and
-//! Japanese, pairs of characters take the part of words and single characters that of stems. A question is searched for
-//! in both, with stems in every language that it may be in, so that a wrong guess matters little. Pure: nothing here
-//! knows Tantivy, and nothing in a question is an operator.
+//! Every passage is indexed twice: by its words, and by their stems in the document's language. In Chinese and Japanese,
+//! pairs of characters are used as words and single characters as stems. A question is searched in both, with stems in
+//! every language that it may be in, so that a wrong detection has little effect. Questions have no operators. Pure, and
+//! independent of Tantivy.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,20 +19,20 @@ const STEM_WEIGHT: f32 = 0.7;
 const CHARACTER_WEIGHT: f32 = 0.2;
 /// A pair of hiragana is mostly an ending or a particle.
 const HIRAGANA_PAIR_WEIGHT: f32 = 0.2;
-/// A longer question is a pasted text; its beginning says what it is about.
+/// A longer question is a pasted text, whose beginning has its topic.
 const MAX_QUESTION_WORDS: usize = 256;
 
-/// Of one passage, separated by spaces.
+/// The terms of one passage, separated by spaces.
 #[derive(Debug, Default)]
 pub(super) struct Terms {
     pub(super) words: String,
     pub(super) stems: String,
 }
 
-/// Makes the terms of one document.
+/// Extracts the terms of one document.
 pub(super) struct TermExtractor {
     language: Option<Language>,
-    /// Stems of the words so far.
+    /// A cache of stems.
     stems: HashMap<String, String>,
 }
 
@@ -41,7 +41,7 @@ impl TermExtractor {
         Self { language, stems: HashMap::new() }
     }
 
-    /// Adds a text's terms as often as its weight says.
+    /// Adds a text's terms, `weight` times each.
     pub(super) fn add(&mut self, text: &str, weight: usize, terms: &mut Terms) {
         let folded = fold(text);
         for _ in 0..weight {
@@ -67,7 +67,7 @@ impl TermExtractor {
     }
 }
 
-/// A word of a question; a passage with any of its forms matches.
+/// A word of a question. A passage with any of its forms matches.
 #[derive(Debug, PartialEq)]
 pub(super) struct QueryTerm {
     pub(super) forms: Vec<TermForm>,
@@ -86,7 +86,7 @@ pub(super) enum TermField {
     Stems,
 }
 
-/// Each term once.
+/// The terms of a question, each once.
 pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
     let folded = fold(question);
     let (mut words, mut cjk) = (Vec::new(), Vec::new());
@@ -115,7 +115,7 @@ pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
             candidates.push((is_stop, QueryTerm::single(TermField::Stems, character, CHARACTER_WEIGHT)));
         }
     }
-    // A question of stop words alone may be a title: "to be or not to be".
+    // A question with only stop words may be a title: "to be or not to be".
     let has_only_stopwords = candidates.iter().all(|(is_stop, _)| *is_stop);
     candidates.into_iter().filter(|(is_stop, _)| has_only_stopwords || !is_stop).map(|(_, term)| term).collect()
 }
@@ -145,7 +145,7 @@ fn push(terms: &mut String, term: &str) {
     terms.push(' ');
 }
 
-/// Overlapping pairs of characters; a run of one is itself.
+/// Overlapping pairs of characters. A single character is returned alone.
 fn pairs(run: &str) -> impl Iterator<Item = &str> {
     let starts = run.char_indices().map(|(at, _)| at);
     let ends = run.char_indices().map(|(at, c)| at + c.len_utf8());
@@ -167,7 +167,7 @@ mod tests {
         (terms.words.trim_end().to_owned(), terms.stems.trim_end().to_owned())
     }
 
-    fn asked(question: &str) -> Vec<String> {
+    fn terms_of_question(question: &str) -> Vec<String> {
         let show = |form: &TermForm| match form.field {
             TermField::Words => form.term.clone(),
             TermField::Stems => format!("~{}", form.term),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_words_of_a_question_are_left_out() {
+    fn stop_words_of_a_question_are_removed() {
         for (question, expected) in [
             ("How fast are the engines?", &["fast ~fast", "engines ~engin"][..]),
             ("the THE The", &["the ~the"]),
@@ -197,7 +197,7 @@ mod tests {
             ("", &[]),
             ("?!*", &[]),
         ] {
-            assert_eq!(asked(question), expected, "{question}");
+            assert_eq!(terms_of_question(question), expected, "{question}");
         }
     }
 }

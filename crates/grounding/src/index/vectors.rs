@@ -1,5 +1,5 @@
-//! The vectors of all passages of a commit, in memory. A question is compared with a prefix of every one of them, which lie side
-//! by side, and with the whole of those that are closest.
+//! The vectors of all passages of a commit, in memory. A question is compared with the prefixes of all vectors, which are
+//! contiguous, and with the whole vectors of the closest ones.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tantivy::{DocAddress, Searcher, SegmentReader};
 use super::embedding::{EmbedderId, Prefix, QuestionVector, Vector};
 use super::schema::VECTOR;
 
-/// Of one commit, by one embedder.
+/// The vectors of one commit, by one embedder.
 pub(super) struct Vectors {
     embedder: EmbedderId,
     segments: Vec<Arc<SegmentVectors>>,
@@ -18,19 +18,19 @@ pub(super) struct Vectors {
 /// A segment never changes, but passages in it can be deleted.
 struct SegmentVectors {
     segment: SegmentId,
-    /// Of a vector.
     dimensions: usize,
-    /// Of all vectors, by document; zeros for passages without one of this embedder. None if all have none.
+    /// The numbers of all vectors, by document; zeros for passages without a vector of this embedder. Empty if there are no
+    /// vectors.
     numbers: Vec<i8>,
-    /// The prefix of each vector, and the vector's length, which is 0 where there is none.
+    /// The prefix and the length of each vector. The length is 0 for passages without a vector.
     prefixes: Vec<(Prefix, f32)>,
 }
 
-/// How many of the passages that are closest by their prefixes are compared as a whole.
+/// The number of passages, closest by prefix, whose whole vectors are compared.
 const PRESELECTED: usize = 1000;
 
 impl Vectors {
-    /// Takes those of segments that were there before from `earlier`.
+    /// Loads vectors, except for segments that are in `earlier`.
     pub(super) fn load(searcher: &Searcher, embedder: EmbedderId, earlier: Option<&Self>) -> tantivy::Result<Self> {
         let earlier =
             earlier.filter(|earlier| earlier.embedder == embedder).map_or(&[][..], |earlier| &earlier.segments);
@@ -50,7 +50,7 @@ impl Vectors {
         self.segments.iter().all(|segment| segment.prefixes.is_empty())
     }
 
-    /// The passages that are closest to a question, the closest first. The searcher must be of the same commit.
+    /// The passages that are closest to a question, the closest first. The searcher must belong to the same commit.
     pub(super) fn nearest(
         &self,
         searcher: &Searcher,
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20))]
-        /// The nearest are those of comparing with all, without deleted passages and vectors of other embedders.
+        /// The result equals a comparison with all vectors, without deleted passages and vectors of other embedders.
         #[test]
         fn the_nearest_are_found(
             vectors in prop::collection::vec(vector(), 2..60),

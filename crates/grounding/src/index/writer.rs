@@ -1,4 +1,4 @@
-//! Writing to the index. There is one writer at a time, across all processes; killing it leaves the last commit.
+//! Writes to the index. There is one writer at a time, across all processes. If it is killed, the last commit remains.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,14 +18,14 @@ use super::schema::{Fields, schema};
 
 pub(super) use tantivy::directory::DirectoryLock;
 
-/// What is not committed is lost when the process dies; but each commit takes a moment and leaves small segments.
+/// Uncommitted passages are lost if the process is killed, but each commit takes time and leaves small segments.
 pub(super) const COMMIT_INTERVAL: CommitInterval = CommitInterval { passages: 50_000, time: Duration::from_secs(20) };
-/// For passages that are not on disk yet.
+/// For passages that are not yet on disk.
 const BUFFER_BYTES_PER_THREAD: usize = 64 * 1024 * 1024;
-/// More threads would make more, smaller segments.
+/// More threads would create more and smaller segments.
 const MAX_THREADS: usize = 4;
 
-/// Whichever comes first.
+/// A commit is due after this number of passages or this time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CommitInterval {
     pub(super) passages: u64,
@@ -40,7 +40,7 @@ pub(super) struct Writer {
     committed: Instant,
 }
 
-/// Keeps other processes from writing while the lock lives.
+/// Prevents other processes from writing while the lock is held.
 pub(super) fn lock_for_writing(index: &tantivy::Index) -> Result<DirectoryLock, IndexError> {
     index.directory().acquire_lock(&INDEX_WRITER_LOCK).map_err(|error| match error {
         LockError::LockBusy => IndexError::Busy,
@@ -68,7 +68,7 @@ impl Writer {
         Ok(Self { index, writer, fields, uncommitted: 0, committed: Instant::now() })
     }
 
-    /// No other process can change it while this writer lives. `None` if the index is new.
+    /// The catalogue, which no other process can change while this writer exists. `None` if the index is new.
     pub(super) fn catalogue(&self) -> Result<Option<Catalogue>, IndexError> {
         super::catalogue(&self.index)
     }
@@ -99,7 +99,7 @@ impl Writer {
         self.uncommitted >= interval.passages || self.uncommitted > 0 && self.committed.elapsed() >= interval.time
     }
 
-    /// Makes everything so far visible and durable, together with the catalogue.
+    /// Makes all changes so far visible and durable, together with the catalogue.
     pub(super) fn commit(&mut self, catalogue: &Catalogue) -> Result<(), IndexError> {
         let mut commit = self.writer.prepare_commit().map_err(IndexError::writing)?;
         commit.set_payload(&catalogue.format());
@@ -126,7 +126,7 @@ impl Writer {
                     let stored: TantivyDocument = searcher.doc(DocAddress::new(ord, postings.doc()))?;
                     let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default();
                     let record = FileRecord::parse(text(self.fields.record))
-                        .ok_or_else(|| TantivyError::InternalError("what it remembers of a file".into()))?;
+                        .ok_or_else(|| TantivyError::InternalError("the record of a file is damaged".into()))?;
                     records.insert(record.path.clone(), (record, text(self.fields.url).to_owned()));
                 }
                 postings.advance();

@@ -1,6 +1,6 @@
-//! The query: all that a search server is sent. It comes from the last user turn and, where that is too short to stand
-//! alone, from the user turn before it; never from the system message, a completion or pasted material. `private` says
-//! what is removed.
+//! The query: the only text that is sent to a search server. It comes from the last user turn and, if that is too short to
+//! stand alone, from the previous user turn; never from the system message, a completion or pasted material. `private`
+//! removes private data.
 
 mod private;
 
@@ -11,19 +11,19 @@ use crate::cjk::is_half_a_word;
 use crate::invisible::is_invisible;
 use crate::scorer::split_material;
 
-/// Search engines read little more.
+/// Search engines hardly read more.
 const MAX_QUERY_CHARS: usize = 240;
-/// A shorter turn cannot be understood without the one before it.
+/// A shorter turn cannot be understood without the previous one.
 const MIN_STANDALONE_WORDS: usize = 5;
-/// The same for the built-in index, which nothing leaves the machine for.
+/// The same for the built-in index, for which no text leaves the machine.
 const MIN_STANDALONE_WORDS_FOR_INDEX: usize = 9;
 
-/// What a remote server is sent; `None` if nothing is left to search for.
+/// The query for a remote server; `None` if nothing is left to search for.
 pub fn derive(messages: &[Message]) -> Option<String> {
     derive_with(messages, MIN_STANDALONE_WORDS)
 }
 
-/// What the built-in index is asked.
+/// The query for the built-in index.
 pub fn derive_for_index(messages: &[Message]) -> Option<String> {
     derive_with(messages, MIN_STANDALONE_WORDS_FOR_INDEX)
 }
@@ -35,7 +35,7 @@ fn derive_with(messages: &[Message], min_standalone_words: usize) -> Option<Stri
         Some(before) if words(&last) < min_standalone_words => {
             let before = question_of(before.content());
             let max_chars = MAX_QUERY_CHARS.saturating_sub(last.chars().count() + 1);
-            // The turn before may announce a secret that this one tells.
+            // The previous turn may announce a secret that this one contains.
             private::remove(&format!("{} {last}", cut_at_word(&before, max_chars)))
         }
         _ => last,
@@ -44,13 +44,13 @@ fn derive_with(messages: &[Message], min_standalone_words: usize) -> Option<Stri
     query.chars().any(char::is_alphanumeric).then_some(query)
 }
 
-/// What a turn asks, without pasted material and private data.
+/// The question of a turn, without pasted material and private data.
 fn question_of(content: &str) -> String {
     let visible: String = content.chars().filter(|character| !is_invisible(*character)).nfc().collect();
     shorten(&private::remove(&split_material(&visible, |_| false).ask))
 }
 
-/// The questions of a long text, or else its end: requests tend to stand there.
+/// The questions of a long text. Without questions, its end, where requests usually are.
 fn shorten(text: &str) -> String {
     if text.chars().count() <= MAX_QUERY_CHARS {
         return text.to_owned();
@@ -76,7 +76,7 @@ fn words(text: &str) -> usize {
     text.split_whitespace().count() + half_words / 2
 }
 
-/// At most that many characters, cut where a word ends.
+/// At most `max_chars` characters, cut at the end of a word.
 fn cut_at_word(text: &str, max_chars: usize) -> &str {
     let Some((end, _)) = text.char_indices().nth(max_chars) else { return text };
     let head = &text[..end];
@@ -96,22 +96,22 @@ mod tests {
         turns.iter().map(|(role, text)| Message::new(*role, (*text).into()).unwrap()).collect()
     }
 
-    fn asked(text: &str) -> Option<String> {
+    fn query_of(text: &str) -> Option<String> {
         derive(&conversation(&[(Role::User, text)]))
     }
 
     #[test]
-    fn a_question_is_its_own_query() {
-        assert_eq!(asked("who is the mayor of Rijeka?").as_deref(), Some("who is the mayor of Rijeka?"));
-        assert_eq!(asked("日本の最新の出生率は？").as_deref(), Some("日本の最新の出生率は？"));
-        assert_eq!(asked("  \n "), None);
-        assert_eq!(asked("```rust\nfn main() {}\n```\n").as_deref(), None);
-        assert_eq!(asked("```\nfn internal_name() -> u32 { 7 }").as_deref(), None);
+    fn a_question_is_used_as_the_query() {
+        assert_eq!(query_of("who is the mayor of Rijeka?").as_deref(), Some("who is the mayor of Rijeka?"));
+        assert_eq!(query_of("日本の最新の出生率は？").as_deref(), Some("日本の最新の出生率は？"));
+        assert_eq!(query_of("  \n "), None);
+        assert_eq!(query_of("```rust\nfn main() {}\n```\n").as_deref(), None);
+        assert_eq!(query_of("```\nfn internal_name() -> u32 { 7 }").as_deref(), None);
         assert_eq!(derive(&conversation(&[(Role::System, "be kind"), (Role::Assistant, "yes?")])), None);
     }
 
     #[test]
-    fn a_short_turn_takes_the_user_turn_before_it_along_and_nothing_else() {
+    fn a_short_turn_is_combined_only_with_the_previous_user_turn() {
         let messages = conversation(&[
             (Role::System, "You are the secret agent Zorba."),
             (Role::User, "What is the GDP of Croatia in 2024?"),
@@ -124,10 +124,10 @@ mod tests {
     #[test]
     fn pasted_material_is_not_sent() {
         let code = "why does numpy 2.1 print a warning here?\n\n```python\nprint(internal_secret_name)\n```";
-        assert_eq!(asked(code).as_deref(), Some("why does numpy 2.1 print a warning here?"));
+        assert_eq!(query_of(code).as_deref(), Some("why does numpy 2.1 print a warning here?"));
         let letter = "Is this legal in Austria?\n\nDear Ms Horvat, your contract of 3 March ends at once because you were ill \
                       for more than two weeks, and we will not pay your last salary. Yours, Huber";
-        assert_eq!(asked(letter).as_deref(), Some("Is this legal in Austria?"));
+        assert_eq!(query_of(letter).as_deref(), Some("Is this legal in Austria?"));
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
             "a81bc81bdead4e5dabff90865d1e13b1",
         ];
         for secret in secrets {
-            let query = asked(&format!("what is the visa fee for Japan {secret} in 2025")).unwrap();
+            let query = query_of(&format!("what is the visa fee for Japan {secret} in 2025")).unwrap();
             assert_eq!(query, "what is the visa fee for Japan in 2025", "{secret}");
         }
     }
@@ -260,7 +260,7 @@ mod tests {
             format!("{announcement}. Who is the mayor of Rijeka now, and since when?"),
         ];
         for turn in turns {
-            let query = asked(&turn).unwrap_or_default();
+            let query = query_of(&turn).unwrap_or_default();
             assert!(!query.contains(secret), "{turn:?} became {query:?}");
             assert!(query.contains("Japan") || query.contains("Rijeka"), "{turn:?} became {query:?}");
         }
@@ -324,7 +324,7 @@ mod tests {
             "pw: zauber`wald",
             "`pw = zauberwald` and `corp`",
         ] {
-            let query = asked(&format!("what is the visa fee for Japan {secret} in 2025")).unwrap();
+            let query = query_of(&format!("what is the visa fee for Japan {secret} in 2025")).unwrap();
             for private in ["zauber", "wald", "4821", "482", "199", "hunter", "qrs", "db1", "corp", "intern"] {
                 assert!(!query.contains(private), "{secret}: {query}");
             }
@@ -333,8 +333,8 @@ mod tests {
                 "{secret}: {query}"
             );
         }
-        let told = conversation(&[(Role::User, "my wifi password is"), (Role::User, "zauberwald")]);
-        assert!(!derive(&told).unwrap_or_default().contains("zauberwald"));
+        let announced = conversation(&[(Role::User, "my wifi password is"), (Role::User, "zauberwald")]);
+        assert!(!derive(&announced).unwrap_or_default().contains("zauberwald"));
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
             "is Node.js 22 out, and what is new at example.com",
             "what does d.o.o. mean, and S.p.A. or e.g. GmbH",
         ] {
-            assert_eq!(asked(text).as_deref(), Some(text));
+            assert_eq!(query_of(text).as_deref(), Some(text));
         }
     }
 
@@ -382,16 +382,16 @@ mod tests {
             "what is article 17 of regulation 2016/679",
             "is flight LH1418 late",
         ] {
-            assert_eq!(asked(text).as_deref(), Some(text));
+            assert_eq!(query_of(text).as_deref(), Some(text));
         }
     }
 
     #[test]
     fn a_long_turn_is_shortened_to_its_question() {
         let story = "My sister moves from Munich to Oslo next month with her dog. ".repeat(8);
-        let query = asked(&format!("{story}What are the entry rules for dogs in Norway?")).unwrap();
+        let query = query_of(&format!("{story}What are the entry rules for dogs in Norway?")).unwrap();
         assert_eq!(query, "What are the entry rules for dogs in Norway?");
-        let query = asked(&"word ".repeat(400)).unwrap();
+        let query = query_of(&"word ".repeat(400)).unwrap();
         assert!(query.chars().count() <= MAX_QUERY_CHARS && !query.ends_with(' '), "{query}");
     }
 }

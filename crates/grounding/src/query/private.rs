@@ -1,20 +1,20 @@
-//! What a query leaves out: secrets, personal data, addresses. They are known by their form and by the words before
-//! them; where these leave a doubt, a word too many is removed.
+//! Removes secrets, personal data and addresses from a query. They are recognized by their form and by the words before
+//! them. In doubt, a word is removed.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-/// A longer quotation is no secret.
+/// A longer quotation is not a secret.
 const MAX_QUOTED_CHARS: usize = 80;
-/// Anything shorter behind "password" is not taken for one.
+/// A shorter word after "password" is not taken for one.
 const MIN_ODD_CHARS: usize = 4;
 
-/// The text in one line, without what is private.
+/// The text in one line, without private data.
 pub(super) fn remove(text: &str) -> String {
     let mut text = PRIVATE_KEY.replace_all(text, " ").into_owned();
-    // Before the patterns: those could take a part of an announced secret and leave the rest.
+    // Before the patterns, which could remove a part of an announced secret and leave the rest.
     for (announcement, secret) in ANNOUNCEMENTS.iter() {
         text = remove_announced(&text, announcement, *secret);
     }
@@ -46,14 +46,14 @@ const PASSWORD: &str = concat!(
     r"|parola(?: d['’]ordine)?|parole d['’]ordine|codice (?:di accesso|segreto)|senhas?|palavras?[ -]passe|toegangscode",
     r"|has[łl](?:o|a|em)|kod dost[ęe]pu|lozink(?:a|e|i|u|om)|zapork(?:a|e|i|u|om)|[šs]ifr(?:a|e|i|u|om)|pristupni kod)",
 );
-/// A token, a secret, or a key that is nothing else.
+/// A token, a secret, or an unambiguous kind of key.
 const TOKEN: &str = concat!(
     r"(?:^|[^\p{L}])(?:tokens?|secrets?|(?:api|access|secret|private|licen[cs]e|product)[ _-]?keys?",
     r"|geheimnis|(?:api|zugangs|lizenz)[ -]?schlüssel|jetons?|cl(?:é|e|ef) (?:d['’])?(?:api|acc[èe]s)|secreto",
     r"|(?:clave|llave|chiave|chave) (?:d[eia] )?(?:api|acceso|accesso|acesso)|segreto|segredo|sekret|tajna",
     r"|api[ -]?(?:sleutel|klucz|klju[čc])|(?:klucz|klju[čc]) api)",
 );
-/// A key or a login: these words mean other things, too.
+/// A key or a login. These words also have other meanings.
 const KEY: &str = concat!(
     r"(?:^|[^\p{L}])(?:keys?|log-?in|pass|user ?name|schlüssel|benutzername|anmeldename|cl(?:é|ef)|identifiant",
     r"|clave|llave|usuario|chiave|nome utente|chave|usuário|utilizador|sleutel|ww|geheim|gebruikersnaam|inlognaam",
@@ -63,17 +63,17 @@ const IS: &str = concat!(
     r"\s+(?:is|was|ist|war|lautet|heißt|heisst|est|était|es|era|è|e['’]|é|luidt|jest|brzmi|je|glasi)",
     r"(?:\s+(?:now|still|jetzt|nun|maintenant|ahora|adesso|ora|agora|nu|teraz|sada))?(?:\s*[:=]\s*|\s+)",
 );
-/// Or an equals sign or an arrow; behind it Markdown, before it the end of a quotation or of Markdown, or a remark.
+/// A colon, an equals sign or an arrow. Before it the end of a quotation or of Markdown, or a remark; after it Markdown.
 const COLON: &str = r#"["'”’»*_]*\s*(?:\([^()\n]{0,40}\)\s*)?(?::?=>?|:|[-–]>|→)[*_]*\s*"#;
-/// Other words between the announcing one and "is".
+/// Other words between the announcing word and "is".
 const BETWEEN: &str = r"(?:\s+[\p{L}\d'’.-]+){0,4}?";
 
-/// What is taken for a secret behind an announcement.
+/// What counts as a secret after an announcement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Secret {
-    /// Whatever stands there.
+    /// Any text.
     Any,
-    /// What is quoted, or has a digit or a symbol in it as words have none.
+    /// Quoted text, or a word with a digit or symbol.
     Odd,
 }
 
@@ -88,7 +88,7 @@ static ANNOUNCEMENTS: LazyLock<[(Regex, Secret); 5]> = LazyLock::new(|| {
     ]
 });
 
-/// Removes secrets with what announces them.
+/// Removes secrets together with their announcements.
 fn remove_announced(text: &str, announcement: &Regex, secret: Secret) -> String {
     let mut kept = String::with_capacity(text.len());
     let (mut at, mut copied) = (0, 0);
@@ -99,7 +99,7 @@ fn remove_announced(text: &str, announcement: &Regex, secret: Secret) -> String 
             at += length;
             copied = at;
             kept.push(' ');
-            // Code begins and ends where it did.
+            // Keeps the beginnings and ends of code.
             kept.extend(text[found.start()..at].chars().filter(|character| *character == '`'));
         }
     }
@@ -107,7 +107,7 @@ fn remove_announced(text: &str, announcement: &Regex, secret: Secret) -> String 
     kept
 }
 
-/// How long the secret at the beginning of a text is: a quotation, a number in groups, or else what has no white space.
+/// The length of the secret at the beginning of a text: a quotation, a number in groups, or the text up to white space.
 fn secret_len(text: &str, secret: Secret) -> Option<usize> {
     if let Some(length) = quotation_len(text) {
         return Some(length);
@@ -146,7 +146,7 @@ static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?i)\b(?:[a-z][a-z0-9+.-]*://|www\.)\S+",
         r"(?i)[\p{L}0-9._%+'-]+\s?(?:@|\(at\)|\[at\])\s?[\p{L}0-9-]+(?:\.[\p{L}0-9-]+)+",
         r"(?i)\bbearer\s+\S+",
-        // API keys: a known prefix, an underscore or hyphen, then noise.
+        // API keys: a known prefix, an underscore or hyphen, then random characters.
         r"\b(?:adria|sk|pk|rk|ghp|gho|ghs|ghu|github_pat|glpat|xox[abprs]|hf|npm|pypi|AIza|AKIA|ASIA|ya29|eyJ)[-_]?[A-Za-z0-9][A-Za-z0-9_.\-]{11,}",
         // An IBAN.
         r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?\b",
@@ -164,13 +164,13 @@ static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
         r"(?i)\b(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{0,4}\b",
     ];
-    // Word boundaries as ASCII has them: for Unicode's the engine leaves its automaton where a text is not ASCII, and
-    // takes a hundred times as long (found by fuzzing).
+    // ASCII word boundaries: with Unicode ones the engine leaves its automaton in text that is not ASCII, and takes a
+    // hundred times as long (found by fuzzing).
     let patterns = patterns.iter().map(|pattern| pattern.replace(r"\b", r"(?-u:\b)"));
     patterns.map(|pattern| Regex::new(&pattern).expect("the patterns are constants")).collect()
 });
 
-/// Long noise: letters and digits mixed as no word mixes them.
+/// A long random string: letters and digits are mixed more than in any word.
 fn is_noise(word: &str) -> bool {
     let word = word.trim_matches(|character: char| !character.is_alphanumeric());
     let digits = word.chars().filter(char::is_ascii_digit).count();
@@ -179,14 +179,14 @@ fn is_noise(word: &str) -> bool {
     word.len() >= 16 && digits >= 3 && letters >= 3 && changes >= 3
 }
 
-/// Three parts or more, with a port and a path. In ASCII: other scripts need no space around it.
+/// Three or more parts, with a port and a path. ASCII only, because other scripts may not separate it with spaces.
 static DOTTED_NAME: LazyLock<Regex> = LazyLock::new(|| {
     let part = "[A-Za-z0-9_-]+";
     let pattern = format!(r"(?<name>{part}(?:\.{part}){{2,}})(?<after>\(?(?::\d+)?(?:/\S*)?)");
     Regex::new(&pattern).expect("the pattern is a constant")
 });
 
-/// Names in code are in mixed case, have underscores, or are called.
+/// Whether a dotted name is a host. Names in code have mixed case or underscores, or are called.
 fn is_host(name: &str, after: &str) -> bool {
     let has_one_case = !name.contains(char::is_uppercase) || !name.contains(char::is_lowercase);
     let ends_in_letters =

@@ -1,4 +1,4 @@
-//! Verdicts against labels: precision, recall and F1, in total, by language and by category.
+//! Compares verdicts with labels: precision, recall and F1, in total, by language and by category.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// A category's `/hard` or `/pair` counts as a category of its own.
+    /// A category's `/hard` or `/pair` counts as a separate category.
     pub fn add(&mut self, language: &str, category: &str, label: bool, verdict: bool) {
         self.total.add(label, verdict);
         self.languages.entry(language.to_owned()).or_default().add(label, verdict);

@@ -42,7 +42,7 @@ struct MessageRow {
     content: String,
 }
 
-/// Skips blank lines. `id`, `required`, `category` and `lang` may be missing; the default id is the line's number.
+/// Skips blank lines. `id`, `required`, `category` and `lang` are optional. The default id is the line's number.
 pub fn parse_labelled(text: &str) -> impl Iterator<Item = Result<LabelledRequest, RowError>> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(index, line)| read(line, index + 1).map_err(|reason| RowError { line: index + 1, reason }))

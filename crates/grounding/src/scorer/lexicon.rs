@@ -1,4 +1,4 @@
-//! The lexicon: which concept a word belongs to, in nine languages. One automaton finds all of them in one pass.
+//! The lexicon: the concepts of words in nine languages. One automaton finds all of them in one pass.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(super) type Concept = u8;
 pub(super) struct Lexicon {
     names: Vec<&'static str>,
     automaton: AhoCorasick,
-    /// For each pattern: its concept, and whether it must end where a word ends.
+    /// For each pattern, its concept, and whether it must end at the end of a word.
     entries: Vec<(Concept, bool)>,
 }
 
@@ -47,7 +47,7 @@ impl Lexicon {
         self.names.iter().position(|known| *known == name).and_then(|position| Concept::try_from(position).ok())
     }
 
-    /// Every match of a concept, and where. The text must be words joined by single spaces, and begin with a space.
+    /// Calls `found` for every match of a concept. The text must be words joined by single spaces, and begin with a space.
     pub(super) fn find_concepts(&self, plain: &str, mut found: impl FnMut(Concept, Range<usize>)) {
         for hit in self.automaton.find_overlapping_iter(plain) {
             let (concept, whole) = self.entries[hit.pattern().as_usize()];
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn concepts_have_names_of_their_own() {
+    fn concepts_have_unique_names() {
         let lexicon = Lexicon::load();
         let unique: BTreeSet<_> = lexicon.names.iter().collect();
         assert_eq!(unique.len(), lexicon.names.len());
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn words_match_whole_prefixes_longer_ones_characters_anywhere() {
+    fn words_match_whole_words_prefixes_match_longer_words_and_characters_match_anywhere() {
         assert!(concepts_in(" who is it").contains("who"));
         assert!(!concepts_in(" whole thing").contains("who"));
         assert!(concepts_in(" aktueller stand").contains("now"));

@@ -1,20 +1,20 @@
-//! Separates what a turn asks from the material it brings along: quoted text, code, tables, letters.
+//! Separates the question of a turn from its material: quoted text, code, tables, letters.
 
 use crate::cjk::is_half_a_word;
 
 /// A shorter quotation is a phrase, not material.
 const MIN_QUOTE_WORDS: usize = 7;
-/// A shorter block of prose beside a request is part of the request.
+/// A shorter block of prose next to a request is part of the request.
 const MIN_PROSE_WORDS: usize = 25;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// What is asked, with a placeholder for each piece of material.
+    /// The question, with a placeholder for each piece of material.
     pub(crate) ask: String,
     pub(crate) material: String,
 }
 
-/// `is_instruction` says whether the text before a colon asks to work on the text after it.
+/// `is_instruction` decides whether the text before a colon is an instruction for the text after it.
 pub(crate) fn split_material(content: &str, is_instruction: impl Fn(&str) -> bool) -> Parts {
     let mut parts = Parts::default();
     let rest = take_fenced_code(content, &mut parts.material);
@@ -47,7 +47,7 @@ fn append(material: &mut String, piece: &str) {
     material.push_str(piece);
 }
 
-/// Roughly: a Chinese or Japanese word has about two characters.
+/// An estimate: a Chinese or Japanese word has about two characters.
 fn count_words(text: &str) -> usize {
     let (mut words, mut half_words, mut is_within_word) = (0, 0, false);
     for character in text.chars() {
@@ -102,7 +102,7 @@ fn take_quotations(content: &str, material: &mut String) -> String {
     rest
 }
 
-/// Requests are short or end in a question; long blocks beside them are material.
+/// Requests are short or contain a question. Long blocks next to them are material.
 fn take_blocks(rest: &str, parts: &mut Parts) {
     let blocks: Vec<&str> = match rest.contains("\n\n") {
         true => rest.split("\n\n").collect(),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_question_brings_nothing() {
+    fn a_plain_question_has_no_material() {
         check("Who was Tesla?", "Who was Tesla?", "");
         check("", "", "");
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_quotation_is_material_a_short_one_is_not() {
+    fn a_long_quotation_is_material_and_a_short_one_is_not() {
         check(
             "Shorten \"one two three four five six seven\"",
             "Shorten \u{1}quote",
@@ -168,20 +168,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_worked_on_stands_behind_the_colon() {
+    fn text_after_the_colon_of_an_instruction_is_material() {
         check("Translate: the cat sleeps", "Translate:", "the cat sleeps");
         check("One thing: who was Tesla?", "One thing: who was Tesla?", "");
     }
 
     #[test]
-    fn a_long_block_beside_a_short_one_is_material() {
+    fn a_long_block_next_to_a_short_one_is_material() {
         let letter = "word ".repeat(30);
         let (ask, material) = parts(&format!("Is this polite?\n\n{letter}"));
         assert_eq!((ask.as_str(), material.as_str()), ("Is this polite?\n\u{1}block", letter.trim()));
     }
 
     #[test]
-    fn nothing_but_material_is_the_request_itself() {
+    fn material_alone_is_the_request() {
         let letter = "word ".repeat(30);
         assert_eq!(parts(&letter).0, letter.trim());
     }

@@ -1,7 +1,7 @@
-//! The scorer: does the last user turn, in its context, need facts that are not in the conversation?
+//! The scorer: decides whether the last user turn, in its context, needs facts that are not in the conversation.
 //!
 //! A linear model over features of wording, spelling, topics in nine languages, shape, supplied material and earlier
-//! turns. Deterministic, pure, and able to explain itself. `training` makes the model from the labelled rows in
+//! turns. Deterministic and pure; it can explain its scores. `training` creates the model from the labelled rows in
 //! `data/`.
 
 mod evaluation;
@@ -24,10 +24,9 @@ pub(crate) use material::split_material;
 use model::Model;
 pub use training::{TrainingResult, train};
 
-/// Raised with every change to the features, the lexicon or the model.
+/// Incremented with every change to the features, the lexicon or the model.
 pub const VERSION: u16 = 4;
-/// CRC-32 of the lexicon and of the model. A test compares them, so that nobody changes one without raising the
-/// version.
+/// CRC-32 of the lexicon and of the model. A test compares them, so that a change requires a new version.
 pub const CHECKSUMS: [u32; 2] = [0x6c27_9051, 0xd473_d644];
 
 static MODEL: &[u8] = include_bytes!("model.bin");
@@ -44,7 +43,7 @@ const MIN_PROBABILITY: f32 = 0.001;
 pub struct Score(f32);
 
 impl Score {
-    /// From 0, surely no facts required, to 1, surely.
+    /// From 0 (certainly no facts required) to 1 (certainly required).
     pub fn get(self) -> f32 {
         self.0
     }
@@ -71,7 +70,7 @@ impl Scorer {
         Some(Self { lexicon: Lexicon::load(), model: Model::decode(bytes)? })
     }
 
-    /// Of the last user turn.
+    /// The score of the last user turn.
     pub fn score(&self, messages: &[Message]) -> Score {
         self.score_into(messages, &mut Features::new())
     }

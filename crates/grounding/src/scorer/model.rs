@@ -1,18 +1,17 @@
-//! The model: one weight for each hash bucket of features, in a byte each, and a logistic function from their sum to a
-//! score.
+//! The model: a weight of one byte for each hash bucket of features, and a logistic function from their sum to a score.
 
 /// Binary logarithm of the number of buckets.
 pub(super) const BUCKET_BITS: u32 = 18;
 const MAGIC: &[u8; 4] = b"AGSM";
 const HEADER_BYTES: usize = 16;
 
-/// Facts are required from a score of 0.5 on.
+/// Facts are required at a score of 0.5 or more.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model {
     weights: Vec<i8>,
     /// The value of one unit of a weight.
     step: f32,
-    /// Added to every sum, so that at zero both verdicts are equally likely.
+    /// Added to every sum, so that both verdicts are equally likely at zero.
     bias: f32,
     slope: f32,
 }

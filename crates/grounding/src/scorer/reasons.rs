@@ -24,12 +24,12 @@ pub(super) fn strongest(features: &Features, model: &Model, score: Score) -> Vec
     reasons.into_iter().take(MAX_REASONS).map(|(reason, _)| reason).collect()
 }
 
-/// `None` for features that would tell a person nothing.
+/// `None` for features that mean nothing to people.
 fn in_words(name: &str) -> Option<String> {
     let (space, what) = name.split_once(':')?;
     let quoted = |what: &str| what.replace("<line>", "⏎");
     Some(match space {
-        // A short word alone tells nothing.
+        // A short word alone means nothing.
         "w" | "in" | "out" | "first" | "last" | "asks" | "for" if what.is_ascii() && what.len() <= 3 => return None,
         "w" | "in" | "out" | "first" | "last" | "asks" | "for" => format!("says “{}”", quoted(what)),
         "begins" => format!("begins with “{}”", quoted(what.split_once(' ')?.1)),
@@ -46,10 +46,10 @@ fn in_words(name: &str) -> Option<String> {
         "m" => format!("the material says “{what}”"),
         "earlier" | "before" | "said" => format!("earlier: {}", what.replace('_', " ")),
         "then" => format!("after {}", what.replace('_', " ").replacen(' ', ", now ", 1)),
-        "given" if what != "nothing" => format!("the turn itself tells what it asks about: {what}"),
-        "overlap" => format!("what is asked about was there before: {what}"),
-        "p" | "p tiny" | "p short" | "p long" => format!("the turn before says “{}”", quoted(what)),
-        "a" => format!("the answer before says “{}”", quoted(what)),
+        "given" if what != "nothing" => format!("the turn contains what it asks about: {what}"),
+        "overlap" => format!("its subject occurred before: {what}"),
+        "p" | "p tiny" | "p short" | "p long" => format!("the previous turn says “{}”", quoted(what)),
+        "a" => format!("the previous answer says “{}”", quoted(what)),
         _ => return None,
     })
 }

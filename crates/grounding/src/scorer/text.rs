@@ -1,5 +1,5 @@
-//! A message as folded tokens: lower case, no accents, compatibility forms resolved. What folding loses, such as
-//! capitals, is kept as the token's kind. Each Chinese or Japanese character is a token.
+//! A message as folded tokens: lower case, without accents, with compatibility forms resolved. Properties that folding
+//! loses, such as capitals, are kept as the token's kind. Each Chinese or Japanese character is a token.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
 use crate::cjk::is_cjk;
 
-/// Far more than the words of what is read of a message; only punctuation could exceed it.
+/// Far more than the words in the part of a message that is read. Only punctuation could exceed it.
 const MAX_TOKENS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) struct Token {
 pub(super) struct Text {
     pub(super) folded: String,
     pub(super) tokens: Vec<Token>,
-    /// Ranges of tokens; a sentence ends with its punctuation or line.
+    /// Ranges of tokens. A sentence ends with its punctuation or line.
     pub(super) sentences: Vec<Range<usize>>,
 }
 
@@ -131,7 +131,7 @@ impl Tokenizer {
         match character {
             'a'..='z' | '0'..='9' => self.letter(character, false),
             'A'..='Z' => self.letter(character.to_ascii_lowercase(), true),
-            // Decimal points and thousands separators belong to their number, as do the dots of a version.
+            // Decimal points, thousands separators and the dots of a version belong to their number.
             '.' | ',' if self.word.is_some() && self.letters == 0 => self.text.folded.push(character),
             '\'' | '_' if self.word.is_some() => {
                 self.end_word();
@@ -204,7 +204,7 @@ impl Tokenizer {
         let end = self.text.tokens.len();
         match self.text.tokens[self.sentence_start..].iter().any(Token::is_word) {
             true => self.text.sentences.push(self.sentence_start..end),
-            // Punctuation alone belongs to the sentence before.
+            // Punctuation alone belongs to the previous sentence.
             false => {
                 if let Some(last) = self.text.sentences.last_mut() {
                     last.end = end;
@@ -238,7 +238,7 @@ fn is_year(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Tokens with the first letter of what they are.
+    /// Tokens with the first letter of their kind.
     fn read(text: &str) -> String {
         let text = Text::read(text);
         let shown = |token: &Token| match token.kind {

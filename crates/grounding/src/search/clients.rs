@@ -1,7 +1,7 @@
 //! One HTTP client for each tokio runtime.
 //!
-//! A connection is driven by the runtime that opened it. Used from another one, it would stall while that runtime is
-//! busy and break when it ends. So connections are not shared between runtimes.
+//! A connection is driven by the runtime that opened it. Used from another runtime, it would stall while the first one is
+//! busy, and break when that ends. So connections are not shared between runtimes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::error::SearchError;
 /// Shorter than the timeouts of most servers and firewalls, so that a reused connection is rarely dead.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_IDLE_CONNECTIONS: usize = 32;
-/// Beyond this, most belong to runtimes that have ended: all are dropped.
+/// Beyond this, most clients belong to runtimes that have ended, and all are dropped.
 const MAX_CLIENTS: usize = 256;
 
 pub(crate) struct Clients {
@@ -25,7 +25,7 @@ pub(crate) struct Clients {
     clients: Mutex<ClientMap>,
 }
 
-/// What carries the requests.
+/// The transport of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Transport {
     Plain,
@@ -35,7 +35,7 @@ pub(crate) enum Transport {
 }
 
 struct ClientMap {
-    /// Built at start to see that it can be; the first runtime gets it.
+    /// Built at start to check that it can be. The first runtime gets it.
     unused: Option<Client>,
     by_runtime: HashMap<runtime::Id, Client>,
 }
@@ -61,8 +61,8 @@ impl Clients {
     }
 }
 
-/// The URL alone decides who sees a query: redirects are not followed, proxies from the environment are not used.
-/// HTTP/1.1, because there a cancelled search closes its connection.
+/// Only the server of the URL gets a query: redirects are not followed, and proxies from the environment are not used.
+/// HTTP/1.1, because with it a cancelled search closes its connection.
 fn client(transport: &Transport) -> Result<Client, SearchError> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // unless the program has installed one
     let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
@@ -74,13 +74,13 @@ fn client(transport: &Transport) -> Result<Client, SearchError> {
         .http1_only()
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
-        // Another crate may have enabled them; a small response could then decompress to a large one.
+        // Another crate may have enabled them. A small response could then decompress to a large one.
         .no_gzip()
         .no_brotli()
         .no_deflate()
         .no_zstd();
     if *transport != Transport::Tls {
-        // Without this, building fails on systems without root certificates, such as small containers.
+        // Otherwise the build fails on systems without root certificates, such as small containers.
         builder = builder.tls_certs_only([]);
     }
     if let Transport::Unix(socket) = transport {

@@ -1,5 +1,5 @@
-//! Why a search failed. The messages are for the log and for `check`: what happened, and what to do about it. Of the
-//! server's own words they hold only the status and, cleaned, the names of engines.
+//! Why a search failed. The messages are for the log and for `check`: the failure and its remedy. From the server's
+//! response they contain only the status and the cleaned names of engines.
 
 use std::io;
 use std::time::Duration;
@@ -7,73 +7,73 @@ use std::time::Duration;
 use breaker::Verdict;
 use reqwest::StatusCode;
 
-/// A healthy server that finds nothing is no error.
+/// No results from a healthy server are not an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError {
-    #[error("there is no connection to it: {0}")]
+    #[error("it cannot be reached: {0}")]
     Unreachable(ConnectError),
-    #[error("it did not answer within {0:?}; find out why it is slow, or give it more time")]
+    #[error("it did not respond within {0:?}; find out why it is slow, or allow it more time")]
     TimedOut(Duration),
-    #[error("the connection ended before its whole answer had come; look at its log and at what stands between")]
+    #[error("the connection was closed before the response was complete; check its log, and proxies in between")]
     Disconnected,
-    #[error("its answer is larger than anything that such a server gives, and is not read; does the URL lead to it?")]
+    #[error("its response is larger than any response of such a server, and is not read; check the URL")]
     TooLarge,
     /// Status 200, but not the JSON of such a server.
-    #[error("its answer is not the JSON that such a server gives; does the URL lead to it?")]
+    #[error("its response is not the JSON of such a server; check the URL")]
     Malformed,
-    #[error("it redirects elsewhere (status {}), which is not followed; give the URL where it really is", .0.as_u16())]
+    #[error("it redirects to another URL (status {}), which is not followed; configure the final URL", .0.as_u16())]
     Redirected(StatusCode),
-    #[error("it refuses the credentials (status {}); write those of a user who may read there into the URL, before the host", .0.as_u16())]
+    #[error("it refuses the credentials (status {}); put those of a user with read access into the URL: USER:PASSWORD@HOST", .0.as_u16())]
     CredentialsRefused(StatusCode),
     /// SearXNG's limiter: too many searches, or not a browser.
     #[error(
-        "its limiter takes us for a robot or asks for fewer searches (status 429); add this machine's address to `pass_ip` in SearXNG's limiter.toml, or turn the limiter off in settings.yml"
+        "its limiter takes this service for a robot, or has reached its limit of searches (status 429); add this machine's address to `pass_ip` in SearXNG's limiter.toml, or turn the limiter off in settings.yml"
     )]
     RateLimited,
-    #[error("it has too much to do already (status 429); look at the cluster's load")]
+    #[error("it is overloaded (status 429); check the cluster's load")]
     Busy,
     #[error(
-        "it does not give its results as JSON (status 403); add `json` to `search.formats` in SearXNG's settings.yml and restart it"
+        "its JSON format is not enabled (status 403); add `json` to `search.formats` in SearXNG's settings.yml and restart it"
     )]
     JsonNotEnabled,
-    #[error("it has no index of that name (status 404); look at the end of the URL")]
+    #[error("it has no index of that name (status 404); check the end of the URL")]
     IndexMissing,
     /// Any other status than 200.
-    #[error("it answered with status {}; look at its log, and whether the URL is right", .0.as_u16())]
+    #[error("it responded with status {}; check its log and the URL", .0.as_u16())]
     Refused(StatusCode),
-    #[error("none of the engines that SearXNG asks gave an answer ({0}); look at its statistics and enable others")]
+    #[error("none of SearXNG's engines responded ({0}); check its statistics and enable other engines")]
     SourcesUnresponsive(String),
     /// OpenSearch's own timeout passed.
-    #[error("it ran out of time before it had searched everything; find out why it is slow, or give it more time")]
+    #[error("it reached its timeout before it had searched everything; find out why it is slow, or allow it more time")]
     CutShort,
-    #[error("no shard of its index could be searched; look at the cluster's health")]
+    #[error("no shard of its index could be searched; check the cluster's health")]
     ShardsFailed,
     /// OpenSearch found documents without any field that we read.
-    #[error("its documents have no text under any of the names that are read ({})", super::opensearch::field_names())]
+    #[error("its documents have no text under any of the known names ({})", super::opensearch::field_names())]
     Unreadable,
-    /// Of an embeddings server.
-    #[error("it has another model than a moment ago; run the command again")]
+    /// An embeddings server has changed its model.
+    #[error("its model has changed in the meantime; run the command again")]
     ModelChanged,
     #[error(
-        "its vectors do not tell related texts from others; has it an embedding model, with the prefixes that it wants?"
+        "its vectors do not distinguish related texts from others; check that it has an embedding model with the right prefixes"
     )]
     Meaningless,
-    #[error("it failed several times in a row and is not asked for a moment; the earlier failures say why")]
+    #[error("it failed several times in a row, and requests to it are paused; the log has the earlier failures")]
     CircuitOpen,
     #[error("{0}")]
     Index(String),
-    #[error("TLS cannot be used on this machine; look at the system's certificates")]
+    #[error("TLS cannot be used on this machine; check the system's certificates")]
     NoTls,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the name of its host is unknown; look for a mistake in the URL")]
+    #[error("the name of its host is unknown; check the URL")]
     UnknownHost,
     /// Handshake or certificate.
-    #[error("TLS could not be negotiated; does it speak TLS there, and does this system trust its certificate?")]
+    #[error("TLS could not be negotiated; check that this port has TLS and that this system trusts its certificate")]
     Tls,
-    #[error("{0}; does it run, and is the URL right?")]
+    #[error("{0}; check that it is running, and the URL")]
     Network(io::ErrorKind),
 }
 
@@ -88,7 +88,7 @@ impl SearchError {
                 | StatusCode::URI_TOO_LONG
                 | StatusCode::UNPROCESSABLE_ENTITY,
             ) => Verdict::Good,
-            // The server answered, and what it answered depends on the query: one caller must not close it to others.
+            // The server responded, and its response depends on the query: one caller must not block the server for others.
             Self::SourcesUnresponsive(_) | Self::TooLarge | Self::Unreadable => Verdict::Unclear,
             _ => Verdict::Bad,
         }

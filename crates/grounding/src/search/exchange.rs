@@ -10,7 +10,7 @@ use url::Url;
 use super::error::{ConnectError, SearchError};
 use super::url::Credentials;
 
-/// Far above a page of results.
+/// Far larger than a page of results.
 pub(super) const MAX_RESPONSE_BYTES: usize = 2 << 20;
 
 /// A GET, or a POST with JSON.
@@ -32,8 +32,8 @@ impl SearchRequest {
     }
 }
 
-/// Sends a request and reads the body of its response, of so many bytes at most. `status_error` says what a status other than 200 means for that
-/// kind of server, where kinds differ.
+/// Sends a request and reads the body of its response, at most `max_bytes` bytes. `status_error` interprets a status other
+/// than 200 where kinds of servers differ.
 pub(crate) async fn send(
     request: RequestBuilder,
     max_bytes: usize,
@@ -59,7 +59,7 @@ pub(crate) async fn send(
     Ok(body)
 }
 
-/// Says it in kinds, not in the error's own words: those may hold the query or what the server sent.
+/// Reports only the kind of an error, because its text may contain the query or data from the server.
 fn connection_error(error: &reqwest::Error) -> SearchError {
     if !error.is_connect() {
         return SearchError::Disconnected;
@@ -67,7 +67,7 @@ fn connection_error(error: &reqwest::Error) -> SearchError {
     let mut network = None;
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        // Errors of the system have a number; TLS errors are I/O errors without one.
+        // System errors have a number; TLS errors are I/O errors without one.
         let system_error = error.downcast_ref::<io::Error>().filter(|error| error.raw_os_error().is_some());
         network = system_error.map(io::Error::kind).or(network);
         cause = error.source();

@@ -1,5 +1,5 @@
-//! What search servers answer and what people write as their URL, fuzzed: passages are few and bounded, and no password
-//! is ever shown.
+//! Fuzzes responses of search servers and their configured URLs: passages are few and bounded, and no password is ever
+//! shown.
 
 use fuzzer::{Target, magnitude};
 use serde::de::IgnoredAny;
@@ -56,9 +56,9 @@ fn assert_bounded(found: &Result<Vec<Passage>, SearchError>, input: &[u8]) -> (b
             (true, passages.len(), magnitude(bytes))
         }
         Err(error) => {
-            let told = error.to_string();
-            assert!(told.chars().count() < 500 && !told.chars().any(char::is_control), "{told:?}");
-            (false, told.chars().filter(|c| c.is_alphabetic()).take(30).map(|c| c as usize).sum(), 0)
+            let text = error.to_string();
+            assert!(text.chars().count() < 500 && !text.chars().any(char::is_control), "{text:?}");
+            (false, text.chars().filter(|c| c.is_alphabetic()).take(30).map(|c| c as usize).sum(), 0)
         }
     }
 }
@@ -89,7 +89,7 @@ fn urls() {
                 if let SearchUrl::Remote(remote) = &url {
                     let mut public = remote.clone();
                     public.credentials = None;
-                    assert_eq!(public.to_string(), shown.replacen("***@", "", 1), "nothing but the mask tells of them");
+                    assert_eq!(public.to_string(), shown.replacen("***@", "", 1), "only the mask shows credentials");
                 }
                 if !shown.contains("***@") {
                     assert_eq!(shown.parse::<SearchUrl>().as_ref(), Ok(&url), "{shown}");

@@ -1,5 +1,5 @@
-//! JSON values of any type: where a text is expected, some document has a number, a list or null. So one odd document
-//! is skipped, and the rest of the response is read.
+//! JSON values of any type. Some documents have a number, a list or null instead of a text. Such a document is skipped,
+//! and the rest of the response is read.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub(super) enum LenientValue {
     Other,
 }
 
-/// Not derived: what `serde(untagged)` makes reads each value again for every list or object around it.
+/// Not derived, because `serde(untagged)` reads each value again for every list or object around it.
 impl<'de> Deserialize<'de> for LenientValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
@@ -81,7 +81,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 }
 
 impl LenientValue {
-    /// The text, or the first of a list. Blank is none.
+    /// The text, or the first text of a list. `None` if blank.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text.trim()).filter(|text| !text.is_empty()),
@@ -90,7 +90,7 @@ impl LenientValue {
         }
     }
 
-    /// The text, or all texts of a list as lines: paragraphs may be stored as a list.
+    /// The text, or all texts of a list as lines, because paragraphs may be stored as a list.
     pub(super) fn whole_text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::List(values) if values.len() > 1 => {
@@ -101,7 +101,7 @@ impl LenientValue {
         }
     }
 
-    /// The date, or the first of a list.
+    /// The date, or the first date of a list.
     pub(super) fn date(&self) -> Option<Date> {
         match self {
             Self::Text(text) => parse_date_or_unix_time(text),

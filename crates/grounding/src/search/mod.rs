@@ -1,9 +1,9 @@
 //! Search on other servers: SearXNG, OpenSearch, Elasticsearch.
 //!
-//! `url` says which; `searxng` and `opensearch` know the requests and responses of each; `clients` and `exchange` send
-//! one request and read one bounded response; `remote` combines them under one deadline and one breaker. The result is
-//! passages of bounded size or a `SearchError` with a message of ours: what a server says in its own words leaves only
-//! as a passage.
+//! `url` parses the setting. `searxng` and `opensearch` know the requests and responses of each kind. `clients` and
+//! `exchange` send one request and read one bounded response. `remote` combines them with one deadline and one breaker.
+//! The result is passages of bounded size or a `SearchError` with our message: text from a server leaves only as a
+//! passage.
 
 pub(crate) mod clients;
 mod error;

@@ -1,4 +1,4 @@
-//! OpenSearch and Elasticsearch: requests, and what their responses mean.
+//! OpenSearch and Elasticsearch: requests and the interpretation of responses.
 //!
 //! An index's mapping is unknown, so the usual field names are tried. No patterns: `text*` would also match vectors and
 //! other fields that cannot be searched for words.
@@ -17,7 +17,7 @@ use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
-/// Field names, the likeliest first. Those with a dot are what common importers write.
+/// Field names, the likeliest first. Common importers write those with a dot.
 const TITLE_FIELDS: [&str; 7] =
     ["title", "name", "headline", "meta.title", "metadata.title", "attachment.title", "file.filename"];
 const TEXT_FIELDS: [&str; 8] =
@@ -38,7 +38,7 @@ const DATE_FIELDS: [&str; 12] = [
     "meta.date",
 ];
 
-/// What is percent-encoded in a URL.
+/// The characters that are percent-encoded in a URL.
 const ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 pub(super) fn search_request(
@@ -51,12 +51,12 @@ pub(super) fn search_request(
     request(url, index, match_words(query), limit, deadline)
 }
 
-/// Finds any document, those with the words first. Shows whether documents can be read.
+/// Finds any documents, those with the words first. Shows whether documents can be read.
 pub(super) fn probe_request(url: &RemoteUrl, index: &str, query: &str, deadline: Duration) -> SearchRequest {
     request(url, index, json!({"bool": {"must": {"match_all": {}}, "should": [match_words(query)]}}), 1, deadline)
 }
 
-/// What a status other than 200 means.
+/// The error for a status other than 200.
 pub(super) fn status_error(status: StatusCode) -> SearchError {
     match status {
         StatusCode::FORBIDDEN => SearchError::CredentialsRefused(status),
@@ -66,7 +66,7 @@ pub(super) fn status_error(status: StatusCode) -> SearchError {
     }
 }
 
-/// Best first. Failed shards are no error as long as one answered.
+/// Best first. Failed shards are not an error if at least one succeeded.
 pub(super) fn parse_passages(body: &[u8], index: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
     let response: Response = serde_json::from_slice(body).map_err(|_| SearchError::Malformed)?;
     if response.timed_out {
@@ -83,7 +83,7 @@ pub(super) fn parse_passages(body: &[u8], index: &str, limit: usize) -> Result<V
     }
 }
 
-/// For the error message.
+/// The names in the error message.
 pub(super) fn field_names() -> String {
     [TITLE_FIELDS.as_slice(), &TEXT_FIELDS].concat().join(", ")
 }
@@ -107,7 +107,7 @@ struct Shards {
 }
 
 impl Shards {
-    /// A pattern that matches no index has no shards; nothing failed then.
+    /// A pattern that matches no index has no shards, which is not a failure.
     fn all_failed(&self) -> bool {
         self.total > 0 && (self.failed >= self.total || self.successful == Some(0))
     }
@@ -129,7 +129,7 @@ struct Hit {
 }
 
 impl Hit {
-    /// `None` without any field that we read.
+    /// `None` without a title or text field that we read.
     fn passage(&self, index: &str) -> Option<Passage> {
         let source = self.source.as_ref()?;
         let title = TITLE_FIELDS.iter().find_map(|name| source.get(name)?.text());
@@ -140,7 +140,7 @@ impl Hit {
         bounded_passage(title, &url, text.as_deref(), date)
     }
 
-    /// For a document without a URL. A pattern or alias may have led to another index.
+    /// For a document without a URL. Its index may differ from the requested one, which may be a pattern or alias.
     fn opensearch_url(&self, index: &str) -> String {
         let index = self.index.as_deref().unwrap_or(index);
         let id = self.id.as_deref().unwrap_or_default();
@@ -148,14 +148,14 @@ impl Hit {
     }
 }
 
-/// Lenient, because one of the fields may hold numbers or vectors, which must not fail the search.
+/// Lenient, so that a field with numbers or vectors does not fail the search.
 fn match_words(query: &str) -> Value {
     let titles = TITLE_FIELDS.iter().map(|name| format!("{name}^2"));
     let fields: Vec<_> = titles.chain(TEXT_FIELDS.iter().map(|name| name.to_string())).collect();
     json!({"multi_match": {"query": query, "fields": fields, "lenient": true, "tie_breaker": 0.3}})
 }
 
-/// The server gets a little less time than we have, so that it can still report its timeout.
+/// The server's timeout is slightly shorter than the deadline, so that it can still report it.
 fn request(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Duration) -> SearchRequest {
     let timeout = (deadline / 10 * 9).as_millis().clamp(1, 3_600_000);
     let read = [TITLE_FIELDS.as_slice(), &TEXT_FIELDS, &URL_FIELDS, &DATE_FIELDS].concat();

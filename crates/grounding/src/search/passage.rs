@@ -8,7 +8,7 @@ const MAX_TITLE_CHARS: usize = 300;
 const MAX_URL_CHARS: usize = 2_000;
 const MAX_TEXT_CHARS: usize = 20_000;
 
-/// `None` without title and text; a title alone can be an answer.
+/// `None` without title and text. A title alone can be an answer.
 pub(super) fn bounded_passage(
     title: Option<&str>,
     url: &str,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use breaker::{Attempt, Breaker, Verdict};
+use breaker::{Breaker, CallToken, Verdict};
 use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 
@@ -14,10 +14,10 @@ use super::{opensearch, searxng};
 use crate::Passage;
 
 const MAX_LIMIT: usize = 100;
-/// For `check` and `probe`: tells nothing about anybody, and every search engine finds it.
+/// For `check` and `probe`: reveals nothing about a user, and every search engine finds it.
 const PROBE_QUERY: &str = "encyclopedia";
 
-/// Shared by all threads; each tokio runtime has its own connections.
+/// Shared by all threads. Each tokio runtime has separate connections.
 pub struct RemoteSearch {
     url: RemoteUrl,
     clients: Clients,
@@ -47,7 +47,7 @@ impl RemoteSearch {
         self.search_traced(&HeaderMap::new(), query, limit).await
     }
 
-    /// Sends the headers of the trace context along.
+    /// Also sends the headers of the trace context.
     pub async fn search_traced(
         &self,
         trace: &HeaderMap,
@@ -67,7 +67,7 @@ impl RemoteSearch {
         self.search(PROBE_QUERY, 1).await.map(drop)
     }
 
-    /// Searches once, past the breaker, and says what works.
+    /// Searches once without the breaker, and describes the result.
     pub async fn check(&self) -> Result<String, SearchError> {
         let started = Instant::now();
         let request = match &self.url.kind {
@@ -80,11 +80,11 @@ impl RemoteSearch {
         };
         let (name, finding) = match (&self.url.kind, found.is_empty()) {
             (Kind::Searxng, false) => ("SearXNG", "its JSON format is enabled"),
-            (Kind::Searxng, true) => ("SearXNG", "it found nothing: look whether any of its engines is enabled"),
+            (Kind::Searxng, true) => ("SearXNG", "it found nothing: check that its engines are enabled"),
             (Kind::Opensearch { .. }, false) => ("OpenSearch", "the documents of the index can be read"),
             (Kind::Opensearch { .. }, true) => ("OpenSearch", "the index is empty"),
         };
-        Ok(format!("{name} at {} answers in {} ms; {finding}", self.url.base_url(), started.elapsed().as_millis()))
+        Ok(format!("{name} at {} responds in {} ms; {finding}", self.url.base_url(), started.elapsed().as_millis()))
     }
 
     /// `None` if there is nothing to search for.
@@ -109,7 +109,7 @@ impl RemoteSearch {
         };
         let body = tokio::time::timeout(self.deadline, send(request, MAX_RESPONSE_BYTES, status_error)).await;
         let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
-        // Up to 2 MiB take milliseconds, which would hold up the other requests of this thread.
+        // Up to 2 MiB take milliseconds, which would delay the other requests of this thread.
         let kind = self.url.kind.clone();
         let parsed = tokio::task::spawn_blocking(move || match &kind {
             Kind::Searxng => searxng::parse_passages(&body, limit),
@@ -123,11 +123,11 @@ impl RemoteSearch {
     }
 }
 
-/// A search in flight. When it is dropped, the breaker gets its verdict.
+/// A search in flight. Reports its verdict to the breaker when it is dropped.
 struct TrackedAttempt<'a> {
     remote: &'a RemoteSearch,
     verdict: Verdict,
-    attempt: Attempt,
+    attempt: CallToken,
 }
 
 impl<'a> TrackedAttempt<'a> {

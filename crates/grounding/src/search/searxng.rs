@@ -1,4 +1,4 @@
-//! SearXNG: requests, and what its responses mean.
+//! SearXNG: requests and the interpretation of responses.
 
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
 
-/// How many unresponsive engines are named, and how much of each name.
+/// The maximum of named unresponsive engines, and of characters in each name.
 const MAX_NAMES: usize = 5;
 const MAX_NAME_CHARS: usize = 40;
 
@@ -25,7 +25,7 @@ pub(super) fn search_request(url: &RemoteUrl, query: &str) -> Option<SearchReque
     Some(SearchRequest { url, json: None })
 }
 
-/// What a status other than 200 means.
+/// The error for a status other than 200.
 pub(super) fn status_error(status: StatusCode) -> SearchError {
     match status {
         StatusCode::FORBIDDEN => SearchError::JsonNotEnabled,
@@ -44,7 +44,7 @@ pub(super) fn parse_passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, 
         if passages.len() >= limit {
             break;
         }
-        // The infobox's source is often the first result too.
+        // The infobox's source is often also the first result.
         if passages.iter().all(|other| other.url != passage.url) {
             passages.push(passage);
         }
@@ -78,14 +78,14 @@ fn result(result: &LenientValue) -> Option<Passage> {
     )
 }
 
-/// An answer of one sentence. Only with its source: without one it is SearXNG's own arithmetic, or from an old version
-/// that gave bare texts.
+/// An answer of one sentence. Only with its source: without one it comes from SearXNG's calculator, or from an old version
+/// that returned plain texts.
 fn direct_answer(answer: &LenientValue) -> Option<Passage> {
     let text = |name| answer.get(name).and_then(LenientValue::text);
     bounded_passage(None, text("url")?, Some(text("answer")?), None)
 }
 
-/// The box beside the results, usually from an encyclopedia.
+/// The box next to the results, usually from an encyclopedia.
 fn infobox(infobox: &LenientValue) -> Option<Passage> {
     let text = |name| infobox.get(name).and_then(LenientValue::text);
     let linked = match infobox.get("urls") {
@@ -95,8 +95,8 @@ fn infobox(infobox: &LenientValue) -> Option<Passage> {
     bounded_passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
 }
 
-/// Removes what SearXNG takes for commands: words that begin with `!` choose engines or redirect to another site, with
-/// `:` a language, with `<` a time limit.
+/// Removes SearXNG's commands: words that begin with `!` select engines or redirect to another site, with `:` a language,
+/// with `<` a time limit.
 fn strip_commands(query: &str) -> String {
     let words = query.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.map(|word| word.trim_start_matches(['!', ':', '<'])).filter(|word| !word.is_empty());
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_word_of_a_query_is_a_command() {
+    fn commands_are_removed_from_queries() {
         let cases = [
             ("height of the Eiffel tower", "height of the Eiffel tower"),
             ("  what   does\t!!\nmean ", "what does mean"),

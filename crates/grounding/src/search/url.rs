@@ -26,7 +26,7 @@ pub struct RemoteUrl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Searxng,
-    /// Elasticsearch too: its API is the same here.
+    /// Or Elasticsearch, whose API is the same here.
     Opensearch {
         /// Percent-encoded, as in the URL.
         index: String,
@@ -56,7 +56,7 @@ impl RemoteUrl {
         url
     }
 
-    /// Such as `http://search.example:8080`.
+    /// For example `http://search.example:8080`.
     pub(super) fn base_url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
@@ -96,14 +96,14 @@ impl FromStr for SearchUrl {
             Some(("opensearch" | "elasticsearch", _)) => false,
             _ => {
                 return Err(SearchUrlError(
-                    "it is neither `local` nor begins with searxng+http://, searxng+https://, opensearch+http:// or opensearch+https://",
+                    "it is not `local`, and does not begin with searxng+http://, searxng+https://, opensearch+http:// or opensearch+https://",
                 ));
             }
         };
         let (_, address) = text.split_once('+').unwrap_or_default();
-        let mut base = Url::parse(address).map_err(|_| SearchUrlError("what follows the `+` is not a URL"))?;
+        let mut base = Url::parse(address).map_err(|_| SearchUrlError("the text after the `+` is not a URL"))?;
         if !matches!(base.scheme(), "http" | "https") {
-            return Err(SearchUrlError("what follows the `+` does not begin with http:// or https://"));
+            return Err(SearchUrlError("the text after the `+` does not begin with http:// or https://"));
         }
         if base.query().is_some() || base.fragment().is_some() {
             return Err(SearchUrlError(
@@ -135,7 +135,7 @@ impl FromStr for SearchUrl {
     }
 }
 
-/// Takes user and password out of the URL, so that nothing but the `Authorization` header holds them.
+/// Removes user and password from the URL, so that only the `Authorization` header contains them.
 fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, SearchUrlError> {
     let decoded = |text: &str| {
         let text = percent_decode_str(text).decode_utf8();
@@ -156,7 +156,7 @@ fn take_credentials(url: &mut Url) -> Result<Option<Credentials>, SearchUrlError
     }
 }
 
-/// The text may hold a secret and is not repeated.
+/// Does not repeat the text, which may contain a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SearchUrlError(&'static str);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_as_people_write_them() {
+    fn urls_are_parsed_and_normalized() {
         assert_eq!("local".parse(), Ok(SearchUrl::Local));
         assert_eq!(SearchUrl::Local.to_string(), "local");
         let cases = [
@@ -190,7 +190,7 @@ mod tests {
         let cases = [
             ("opensearch+http://a:9200/docs", "docs", "opensearch+http://a:9200/docs", "http://a:9200/x"),
             ("elasticsearch+https://a/docs/", "docs", "opensearch+https://a/docs", "https://a/x"),
-            // Found by fuzzing: it was shown as another URL than it is.
+            // Found by fuzzing: it was shown as a different URL.
             ("elasticsearch+http://a///docs", "docs", "opensearch+http://a/docs", "http://a/x"),
             (
                 "opensearch+http://a/es/v/docs-*,more",
@@ -243,8 +243,8 @@ mod tests {
         ];
         for text in cases {
             let error = text.parse::<SearchUrl>().expect_err(text);
-            let told = format!("{error} {error:?}");
-            assert!(told.len() > 20 && !told.contains("secret"), "{text}: {told}");
+            let text_shown = format!("{error} {error:?}");
+            assert!(text_shown.len() > 20 && !text_shown.contains("secret"), "{text}: {text_shown}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is indexed, and what is not.
+//! Which files are indexed, and which are not.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use grounding::index::{AddOptions, IndexError, Progress};
 use crate::{Fixture, TestResult, pdf};
 
 #[test]
-fn only_what_changed_is_read_again() -> TestResult {
+fn only_changed_files_are_read_again() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("keep.txt", "The anchor is heavy.")?;
     fixture.write("edit.txt", "The rudder is wooden.")?;
@@ -16,7 +16,7 @@ fn only_what_changed_is_read_again() -> TestResult {
     assert_eq!(fixture.add_counts()?, [3, 0, 0, 0, 0]);
     assert_eq!(fixture.add_counts()?, [0, 0, 3, 0, 0]);
 
-    // The same size, a moment later: only the contents differ.
+    // The same size shortly afterwards: only the contents differ.
     fixture.write("edit.txt", "The keel is all iron.")?;
     fs::remove_file(fixture.documents().join("sub/drop.txt"))?;
     fixture.write("new.txt", "The winch is greased.")?;
@@ -42,7 +42,7 @@ fn a_file_with_an_unchanged_modification_time_is_not_even_opened() -> TestResult
     };
     settle()?;
     assert_eq!(fixture.add_counts()?, [1, 0, 0, 0, 0]);
-    // Nobody does this, but it shows that the file is not read.
+    // An artificial case, which shows that the file is not read.
     fixture.write("a.txt", "The rudder is gone!!")?;
     settle()?;
     assert_eq!(fixture.add_counts()?, [0, 0, 1, 0, 0]);
@@ -51,7 +51,7 @@ fn a_file_with_an_unchanged_modification_time_is_not_even_opened() -> TestResult
 }
 
 #[test]
-fn what_cannot_be_read_is_skipped_with_a_reason() -> TestResult {
+fn unreadable_files_are_skipped_with_a_reason() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("good.txt", "The anchor is heavy.")?;
     fixture.write("binary.txt", b"\x7FELF\x02\x01\x01\0\0\0\0\0\0")?;
@@ -87,7 +87,7 @@ fn what_cannot_be_read_is_skipped_with_a_reason() -> TestResult {
 }
 
 #[test]
-fn no_damaged_pdf_ends_a_run() -> TestResult {
+fn damaged_pdfs_do_not_end_a_run() -> TestResult {
     let fixture = Fixture::new()?;
     let whole = pdf::document("Title", "D:20220304", &["The compressor weighs 90 kilograms.", "And more."]);
     let mut rng = fastrand::Rng::with_seed(1);
@@ -126,14 +126,14 @@ fn hidden_files_links_and_other_formats_are_skipped() -> TestResult {
 }
 
 #[test]
-fn urls_do_not_tell_paths_on_this_machine() -> TestResult {
+fn urls_do_not_contain_paths_on_this_machine() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("Übersicht/a b#c?.txt", "The anchor is heavy.")?;
     fixture.add()?;
     assert_eq!(fixture.found_urls("anchor")?, ["local:papers/%C3%9Cbersicht/a%20b%23c%3F.txt"]);
 
     let report = fixture.add_with_prefix("https://docs.example/")?;
-    assert_eq!(report.changed, 1, "it is found under another address");
+    assert_eq!(report.changed, 1, "its URL has changed");
     assert_eq!(fixture.found_urls("anchor")?, ["https://docs.example/%C3%9Cbersicht/a%20b%23c%3F.txt"]);
     assert_eq!(fixture.add_counts()?, [0, 0, 1, 0, 0], "the prefix is kept");
     assert_eq!(fixture.add_with_prefix("")?.changed, 1);
@@ -150,7 +150,7 @@ fn folders_are_listed_and_removed() -> TestResult {
     fixture.write("a.md", "# A\n\nThe anchor is heavy.\n\n# B\n\nThe rudder is light.")?;
     assert_eq!(fixture.indexer().list()?, []);
     assert_eq!(fixture.indexer().remove(&fixture.documents())?, None);
-    assert!(!fixture.index_folder().exists(), "looking creates nothing");
+    assert!(!fixture.index_folder().exists(), "read access creates nothing");
 
     fixture.add()?;
     let options = AddOptions { url_prefix: Some("https://letters.example/".into()) };
@@ -165,7 +165,7 @@ fn folders_are_listed_and_removed() -> TestResult {
 
     assert_eq!(fixture.found_urls("anchor")?.len(), 2);
     fs::remove_dir_all(&other)?;
-    assert_eq!(fixture.indexer().remove(&other)?.as_ref(), Some(&listed[1]), "even when the folder is gone");
+    assert_eq!(fixture.indexer().remove(&other)?.as_ref(), Some(&listed[1]), "even if the folder no longer exists");
     assert_eq!(fixture.indexer().list()?, listed[..1]);
     assert_eq!(fixture.found_urls("anchor")?, ["local:papers/a.md"]);
     assert!(!fixture.index()?.is_empty()?);
@@ -195,9 +195,9 @@ fn progress_is_reported_up_to_the_end() -> TestResult {
     for n in 0..10 {
         fixture.write(&format!("{n}.txt"), "The anchor is heavy.")?;
     }
-    let mut told = Vec::new();
-    fixture.indexer().add(&fixture.documents(), &AddOptions::default(), &mut |progress| told.push(progress))?;
-    assert!(told.is_sorted_by_key(|progress| (progress.done, progress.passages)), "{told:?}");
-    assert_eq!(told.last(), Some(&Progress { done: 10, total: 10, passages: 10 }));
+    let mut reports = Vec::new();
+    fixture.indexer().add(&fixture.documents(), &AddOptions::default(), &mut |progress| reports.push(progress))?;
+    assert!(reports.is_sorted_by_key(|progress| (progress.done, progress.passages)), "{reports:?}");
+    assert_eq!(reports.last(), Some(&Progress { done: 10, total: 10, passages: 10 }));
     Ok(())
 }

@@ -49,7 +49,7 @@ fn each_segment_file(folder: &Path, change: Change) -> std::io::Result<()> {
 }
 
 #[test]
-fn an_index_that_vanishes_under_a_reader_is_an_error() -> TestResult {
+fn an_index_that_is_deleted_while_it_is_open_is_an_error() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("a.txt", "The anchor is heavy.")?;
     fixture.add()?;
@@ -60,7 +60,7 @@ fn an_index_that_vanishes_under_a_reader_is_an_error() -> TestResult {
 }
 
 #[test]
-fn an_index_of_another_version_says_what_to_do() -> TestResult {
+fn the_error_for_another_version_has_a_remedy() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("a.txt", "The anchor is heavy.")?;
     fixture.add()?;

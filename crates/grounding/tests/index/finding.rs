@@ -1,11 +1,11 @@
-//! Which passages questions find.
+//! The passages that questions find.
 
 use grounding::Passage;
 use jiff::civil::date;
 
 use crate::{Fixture, TestResult, pdf};
 
-/// Two documents in each language, so that matching the language is not enough.
+/// Two documents in each language, so that the language alone does not decide.
 const DOCUMENTS: [(&str, &str); 18] = [
     (
         "en/lighthouse.md",
@@ -170,7 +170,7 @@ fn titles_and_headings_count_more_than_text() -> TestResult {
 }
 
 #[test]
-fn a_passage_with_all_rare_words_comes_before_one_that_repeats_one() -> TestResult {
+fn a_passage_with_all_rare_words_ranks_above_repetitions_of_one() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("often.txt", "zirconium ".repeat(30))?;
     fixture.write("other.txt", "beryllium ".repeat(30))?;
@@ -185,7 +185,7 @@ fn a_passage_with_all_rare_words_comes_before_one_that_repeats_one() -> TestResu
 }
 
 #[test]
-fn nothing_in_a_question_is_an_operator() -> TestResult {
+fn questions_have_no_operators() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("a.txt", "The lighthouse has a lamp.")?;
     fixture.write("b.txt", "The harbour has a crane.")?;

@@ -1,4 +1,4 @@
-//! The index through its interface: folders of documents are added, questions find passages.
+//! The index through its public interface: folders of documents are added, questions find passages.
 
 mod adding;
 mod damage;
@@ -70,7 +70,7 @@ impl Fixture {
         Ok(self.ask(question)?.into_iter().map(|passage| passage.url).collect())
     }
 
-    /// Adds the folder; numbers of added, changed, unchanged, removed and skipped documents.
+    /// Adds the folder. Returns the numbers of added, changed, unchanged, removed and skipped documents.
     pub(crate) fn add_counts(&self) -> Result<[u64; 5], IndexError> {
         let report = self.add()?;
         Ok([report.added, report.changed, report.unchanged, report.removed, report.skipped.len() as u64])

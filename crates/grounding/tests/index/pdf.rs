@@ -1,4 +1,4 @@
-//! Small PDFs, written by hand.
+//! Generates small PDFs.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub(crate) fn document(title: &str, modified: &str, lines: &[&str]) -> Vec<u8> {
     )
 }
 
-/// One that nobody has the password of.
+/// An encrypted document with an unknown password.
 pub(crate) fn locked() -> Vec<u8> {
     let noise = "5A".repeat(32);
     assemble(

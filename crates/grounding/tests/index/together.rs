@@ -5,7 +5,7 @@ use grounding::index::{AddOptions, Index, IndexError};
 use crate::{Fixture, TestResult};
 
 #[test]
-fn a_reader_sees_what_another_commits() -> TestResult {
+fn a_reader_sees_commits_of_a_writer() -> TestResult {
     let fixture = Fixture::new()?;
     assert!(Index::open(&fixture.index_folder())?.is_none());
     assert!(!fixture.index_folder().exists());
@@ -23,7 +23,7 @@ fn a_reader_sees_what_another_commits() -> TestResult {
 }
 
 #[test]
-fn many_search_while_one_writes() -> TestResult {
+fn searches_work_during_writes() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("a.txt", "The anchor is heavy.")?;
     fixture.add()?;
@@ -35,7 +35,7 @@ fn many_search_while_one_writes() -> TestResult {
                 scope.spawn(|| {
                     while !done.load(std::sync::atomic::Ordering::Relaxed) {
                         let found = index.search("anchor", None, 5)?;
-                        assert!(!found.is_empty(), "a document that is always there is always found");
+                        assert!(!found.is_empty(), "an unchanged document is always found");
                     }
                     Ok::<_, IndexError>(())
                 })
@@ -54,7 +54,7 @@ fn many_search_while_one_writes() -> TestResult {
 }
 
 #[test]
-fn the_second_of_two_writers_is_told_so() -> TestResult {
+fn the_second_of_two_writers_gets_an_error() -> TestResult {
     let fixture = Fixture::new()?;
     fixture.write("a.txt", "The anchor is heavy.")?;
     let mut second = None;
@@ -64,8 +64,8 @@ fn the_second_of_two_writers_is_told_so() -> TestResult {
     let (add, remove, list) = second.ok_or("no progress")?;
     assert!(matches!(add, Err(IndexError::Busy)), "{add:?}");
     assert!(matches!(remove, Err(IndexError::Busy)), "{remove:?}");
-    assert!(list.is_ok(), "looking is always possible");
+    assert!(list.is_ok(), "read access is always possible");
     assert!(IndexError::Busy.to_string().contains("another `index` command is running"));
-    assert_eq!(fixture.add_counts()?, [0, 0, 1, 0, 0], "and the first is not disturbed");
+    assert_eq!(fixture.add_counts()?, [0, 0, 1, 0, 0], "the first writer is not affected");
     Ok(())
 }

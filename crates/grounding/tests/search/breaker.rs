@@ -1,4 +1,4 @@
-//! A server that fails repeatedly is not asked for a while; then one search at a time tries it again.
+//! A server that fails repeatedly gets no requests for a while. Then one search at a time tries it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::{LONG_DEADLINE, remote};
 /// Failures in a row that open the breaker.
 const FAILURE_THRESHOLD: usize = 3;
 
-/// Searches until the breaker lets one through, and gives its result.
+/// Searches until the breaker allows a search, and returns its result.
 async fn search_after_backoff(remote: &RemoteSearch) -> Result<Vec<Passage>, SearchError> {
     loop {
         match remote.search("x", 5).await {
@@ -52,7 +52,7 @@ async fn failures_in_a_row_open_the_breaker_and_a_success_closes_it() {
     is_well.store(true, Ordering::SeqCst);
     assert_eq!(search_after_backoff(&remote).await, Ok(vec![]));
     for _ in 0..5 {
-        assert_eq!(remote.search("x", 5).await, Ok(vec![]), "an empty answer is a good one");
+        assert_eq!(remote.search("x", 5).await, Ok(vec![]), "an empty response is a success");
     }
     assert_eq!(server.counts().requests, FAILURE_THRESHOLD + 7);
 }
@@ -71,7 +71,7 @@ async fn failures_that_are_not_in_a_row_do_not_open_the_breaker() {
 }
 
 #[tokio::test]
-async fn a_refused_query_is_no_failure_of_the_server() {
+async fn a_refused_query_is_not_a_failure_of_the_server() {
     let server = Server::always(Response::status(400)).await;
     let remote = remote(&server.opensearch(), LONG_DEADLINE);
     for _ in 0..10 {
@@ -81,7 +81,7 @@ async fn a_refused_query_is_no_failure_of_the_server() {
 }
 
 #[tokio::test]
-async fn rate_limits_and_what_is_no_answer_open_the_breaker() {
+async fn rate_limits_and_invalid_responses_open_the_breaker() {
     for reply in [Response::status(429), Response::json("<html>")] {
         let server = Server::always(reply).await;
         open_breaker(&remote(&server.searxng(), LONG_DEADLINE)).await;
@@ -89,9 +89,9 @@ async fn rate_limits_and_what_is_no_answer_open_the_breaker() {
     }
 }
 
-/// A caller could ask for what no source knows, over and over.
+/// A caller could repeatedly send queries that no source can answer.
 #[tokio::test]
-async fn failures_that_depend_on_the_query_close_the_server_to_nobody() {
+async fn failures_that_depend_on_the_query_do_not_open_the_breaker() {
     let server = Server::always(Response::recorded("searxng-unresponsive")).await;
     let remote = remote(&server.searxng(), LONG_DEADLINE);
     for _ in 0..4 * FAILURE_THRESHOLD {
@@ -100,7 +100,7 @@ async fn failures_that_depend_on_the_query_close_the_server_to_nobody() {
 }
 
 #[tokio::test]
-async fn one_search_at_a_time_tries_and_a_cancelled_one_lets_the_next_try() {
+async fn one_search_at_a_time_tries_and_after_its_cancellation_the_next_one() {
     let server = Server::start(|at| match at {
         0..FAILURE_THRESHOLD => Response::status(500),
         FAILURE_THRESHOLD => Response::ThenHang(vec![]),
@@ -120,11 +120,11 @@ async fn one_search_at_a_time_tries_and_a_cancelled_one_lets_the_next_try() {
     trying.abort();
     assert!(trying.await.unwrap_err().is_cancelled());
     server.until(|counts| counts.cancelled == 1).await;
-    assert_eq!(remote.search("x", 5).await, Ok(vec![]), "the backoff is over and nothing else tries");
+    assert_eq!(remote.search("x", 5).await, Ok(vec![]), "the backoff is over and no other search tries");
 }
 
 #[tokio::test]
-async fn cancelled_searches_are_no_failures() {
+async fn cancelled_searches_are_not_failures() {
     let server = Server::always(Response::ThenHang(vec![])).await;
     let remote = Arc::new(remote(&server.opensearch(), LONG_DEADLINE));
     for at in 1..=FAILURE_THRESHOLD * 2 {
@@ -140,7 +140,7 @@ async fn cancelled_searches_are_no_failures() {
 }
 
 #[tokio::test]
-async fn many_failures_at_once_keep_the_breaker_open_no_longer_than_three() {
+async fn many_concurrent_failures_keep_the_breaker_open_no_longer_than_three() {
     let together = 20;
     let server = Server::start(move |at| match at {
         at if at < together => Response::ThenClose(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec()),

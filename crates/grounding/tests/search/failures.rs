@@ -1,4 +1,4 @@
-//! Failures between us and any server: each is an error of its own kind, in time, and tells no secret.
+//! Failures between us and any server: each is a separate kind of error, in time, and reveals no secret.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{LONG_DEADLINE, SHORT_DEADLINE, remote, titles};
 
 const MIB: usize = 1 << 20;
 
-/// Searches with a secret in URL and query, and makes sure that no text tells it.
+/// Searches with a secret in URL and query, and checks that no error text contains it.
 async fn failure(server: &Server, deadline: Duration) -> [SearchError; 2] {
     let mut errors = Vec::new();
     for url in [
@@ -20,8 +20,8 @@ async fn failure(server: &Server, deadline: Duration) -> [SearchError; 2] {
         format!("opensearch+http://u:secret@{}/i", server.address),
     ] {
         let error = remote(&url, deadline).search("secret", 5).await.expect_err(&url);
-        let told = format!("{error} {error:?}");
-        assert!(!told.contains("secret") && !told.contains("own words"), "{told}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("secret") && !text.contains("own words"), "{text}");
         errors.push(error);
     }
     errors.try_into().unwrap()
@@ -58,17 +58,17 @@ async fn other_bodies_are_malformed() {
 
 #[tokio::test]
 async fn a_large_response_is_not_read_with_or_without_a_length() {
-    let said = Server::always(Response::json(vec![b' '; 2 * MIB + 1])).await;
-    assert_eq!(failure(&said, LONG_DEADLINE).await, twice(SearchError::TooLarge));
+    let announced = Server::always(Response::json(vec![b' '; 2 * MIB + 1])).await;
+    assert_eq!(failure(&announced, LONG_DEADLINE).await, twice(SearchError::TooLarge));
 
     let ahead =
         Server::always(Response::ThenHang(b"HTTP/1.1 200 OK\r\ncontent-length: 2097153\r\n\r\n".to_vec())).await;
-    assert_eq!(failure(&ahead, LONG_DEADLINE).await, twice(SearchError::TooLarge), "it is known before it is read");
+    assert_eq!(failure(&ahead, LONG_DEADLINE).await, twice(SearchError::TooLarge), "by its length, before it is read");
 
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     let endless = [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".as_slice(), &chunk.repeat(33)].concat();
-    let unsaid = Server::always(Response::ThenHang(endless)).await;
-    assert_eq!(failure(&unsaid, LONG_DEADLINE).await, twice(SearchError::TooLarge));
+    let chunked = Server::always(Response::ThenHang(endless)).await;
+    assert_eq!(failure(&chunked, LONG_DEADLINE).await, twice(SearchError::TooLarge));
 
     let to_the_end = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &vec![b' '; 3 * MIB]].concat();
     let without_end = Server::always(Response::ThenClose(to_the_end)).await;
@@ -85,7 +85,7 @@ async fn a_response_at_the_size_limit_is_read() {
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_is_an_error() {
+async fn an_incomplete_response_is_an_error() {
     let cases: [&[u8]; 5] = [
         b"",
         b"HTTP/1.1 200",
@@ -133,7 +133,7 @@ async fn a_refused_connection_is_reported() {
 
 #[tokio::test]
 async fn an_unknown_host_is_reported() {
-    // A label of 64 letters is more than a name can have, so nobody has to be asked whether it exists.
+    // A label of 64 letters is too long for a name, so no server has to be queried.
     let url = format!("searxng+http://{}.example", "a".repeat(64));
     let error = remote(&url, LONG_DEADLINE).search("x", 5).await.unwrap_err();
     assert_eq!(error, SearchError::Unreachable(ConnectError::UnknownHost));
@@ -146,7 +146,7 @@ async fn tls_to_a_server_without_tls_is_reported() {
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = plain.accept().await {
             let _ = tokio::io::AsyncWriteExt::write_all(&mut socket, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-            // Kept open until the client has gone, so that it reads before it is cut off.
+            // Kept open until the client has closed it, so that the client can read the response.
             let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
         }
     });
@@ -162,14 +162,14 @@ async fn redirects_are_not_followed() {
         let server = Server::always(Response::Complete(status, vec![("location", location)], vec![])).await;
         let expected = SearchError::Redirected(StatusCode::from_u16(status).unwrap());
         assert_eq!(failure(&server, LONG_DEADLINE).await, twice(expected));
-        assert_eq!(server.counts().requests, 2, "one for each kind of server");
+        assert_eq!(server.counts().requests, 2, "1 request for each kind of server");
     }
     assert_eq!(elsewhere.counts(), Counts::default());
 }
 
 #[tokio::test]
 async fn proxies_of_the_environment_do_not_see_queries() {
-    // The client is built in a process of its own with the variable set: it is read once for all.
+    // The client is built in a separate process with the variable set, which is read only once.
     if std::env::var_os("HTTP_PROXY").is_some() {
         let url = std::env::var("SEARCH_UNDER_TEST").unwrap();
         assert_eq!(remote(&url, LONG_DEADLINE).search("x", 5).await, Ok(vec![]));
@@ -209,7 +209,7 @@ async fn a_kept_connection_that_the_server_closed_is_replaced() {
     let remote = remote(&server.searxng(), LONG_DEADLINE);
     for _ in 0..3 {
         assert_eq!(remote.search("x", 5).await.unwrap().len(), 5);
-        // The end of the connection travels as an event of its own; let it arrive.
+        // The end of the connection is a separate event, which must arrive first.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(server.counts().connections, 3);
@@ -222,7 +222,7 @@ fn tokio_runtimes_do_not_share_connections() {
     let server = state.block_on(Server::always(Response::recorded("searxng-hits")));
     let remote = remote(&server.searxng(), LONG_DEADLINE);
     let (first, second) = (runtime(), runtime());
-    // A runtime that nobody drives at the moment moves no connection, and must not be needed.
+    // A runtime that is not being driven makes no progress on connections, and must not be needed.
     for turn in [&first, &second, &first, &second] {
         assert_eq!(turn.block_on(remote.search("x", 5)).unwrap().len(), 5);
     }
@@ -234,7 +234,7 @@ fn tokio_runtimes_do_not_share_connections() {
 }
 
 #[tokio::test]
-async fn many_searches_at_once_are_all_answered() {
+async fn many_concurrent_searches_all_succeed() {
     let server = Server::always(Response::recorded("searxng-hits")).await;
     let remote = Arc::new(remote(&server.searxng(), LONG_DEADLINE));
     let mut searches = tokio::task::JoinSet::new();

@@ -13,7 +13,7 @@ use grounding::Passage;
 use grounding::search::{RemoteSearch, RemoteUrl, SearchUrl};
 use jiff::civil::Date;
 
-/// Far more than a response from this machine takes.
+/// Far longer than the time of a response from this machine.
 const LONG_DEADLINE: Duration = Duration::from_secs(20);
 /// For servers that never respond.
 const SHORT_DEADLINE: Duration = Duration::from_millis(150);

@@ -1,4 +1,4 @@
-//! OpenSearch and Elasticsearch: requests, and what their responses mean.
+//! OpenSearch and Elasticsearch: requests and the interpretation of responses.
 
 use std::time::Duration;
 
@@ -34,11 +34,11 @@ async fn hits_become_passages() {
     ];
     assert_eq!(found, expected);
     let found = remote(&server.opensearch(), LONG_DEADLINE).search("opening hours", 2).await.unwrap();
-    assert_eq!(found, expected[..2], "no more than asked for, whatever it sends");
+    assert_eq!(found, expected[..2], "at most the requested number, even if it sends more");
 }
 
 #[tokio::test]
-async fn healthy_and_no_hits_is_no_error_and_one_good_shard_is_enough() {
+async fn no_hits_are_not_an_error_and_one_good_shard_is_enough() {
     for (name, expected) in
         [("opensearch-no-hits", vec![]), ("opensearch-some-shards-failed", vec!["From the shard that works"])]
     {
@@ -65,7 +65,7 @@ async fn an_incomplete_search_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_status_says_what_to_do() {
+async fn the_error_for_a_status_has_a_remedy() {
     let cases = [
         (401, SearchError::CredentialsRefused(StatusCode::UNAUTHORIZED), "USER:PASSWORD"),
         (403, SearchError::CredentialsRefused(StatusCode::FORBIDDEN), "status 403"),
@@ -76,14 +76,14 @@ async fn a_status_says_what_to_do() {
     for (status, expected, remedy) in cases {
         let server = Server::always(Response::Complete(status, vec![], recording("opensearch-no-index"))).await;
         let error = remote(&server.opensearch(), LONG_DEADLINE).search("x", 5).await.unwrap_err();
-        let told = error.to_string();
+        let message = error.to_string();
         assert_eq!(error, expected);
-        assert!(told.contains(remedy) && !told.contains("index_not_found"), "{told}");
+        assert!(message.contains(remedy) && !message.contains("index_not_found"), "{message}");
     }
 }
 
 #[tokio::test]
-async fn nothing_but_the_query_is_sent() {
+async fn only_the_query_is_sent() {
     let server = Server::always(Response::recorded("opensearch-no-hits")).await;
     let url = format!("elasticsearch+http://admin:s%23cret@{}/es/docs-*,more", server.address);
     let remote = remote(&url, Duration::from_secs(10));
@@ -103,7 +103,7 @@ async fn nothing_but_the_query_is_sent() {
 
     let body: Value = serde_json::from_str(&seen[0].body).unwrap();
     assert_eq!(body["size"], json!(7));
-    assert_eq!(body["timeout"], json!("9000ms"), "its timeout comes before our deadline");
+    assert_eq!(body["timeout"], json!("9000ms"), "its timeout is before our deadline");
     let words = &body["query"]["multi_match"];
     assert_eq!(words["query"], json!("ä & + # 日本 \"quoted\" }"));
     assert_eq!(words["lenient"], json!(true));
@@ -116,23 +116,23 @@ async fn nothing_but_the_query_is_sent() {
         assert!(read.contains(&json!(name)) && !fields.contains(&json!(name)), "{name}");
     }
     let body: Value = serde_json::from_str(&seen[1].body).unwrap();
-    assert_eq!(body["size"], json!(100), "more than it would accept is not asked for");
+    assert_eq!(body["size"], json!(100), "the requested number is limited");
 }
 
 #[tokio::test]
-async fn check_says_what_works_and_what_does_not() {
+async fn check_reports_successes_and_failures() {
     let server = Server::always(Response::recorded("opensearch-hits")).await;
     let url = format!("opensearch+http://admin:secret@{}/handbook", server.address);
-    let told = remote(&url, LONG_DEADLINE).check().await.unwrap();
-    let beginning = format!("OpenSearch at http://{} answers in ", server.address);
-    assert!(told.starts_with(&beginning) && told.ends_with("the documents of the index can be read"), "{told}");
+    let report = remote(&url, LONG_DEADLINE).check().await.unwrap();
+    let beginning = format!("OpenSearch at http://{} responds in ", server.address);
+    assert!(report.starts_with(&beginning) && report.ends_with("the documents of the index can be read"), "{report}");
     let body: Value = serde_json::from_str(&server.received()[0].body).unwrap();
-    assert!(body["query"]["bool"]["must"]["match_all"].is_object(), "any document will do");
-    assert!(body["query"]["bool"]["should"][0]["multi_match"].is_object(), "the usual query is tried too");
+    assert!(body["query"]["bool"]["must"]["match_all"].is_object(), "any document is accepted");
+    assert!(body["query"]["bool"]["should"][0]["multi_match"].is_object(), "the usual query is also tried");
 
     let server = Server::always(Response::recorded("opensearch-no-hits")).await;
-    let told = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap();
-    assert!(told.ends_with("the index is empty"), "{told}");
+    let report = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap();
+    assert!(report.ends_with("the index is empty"), "{report}");
 
     let server = Server::always(Response::recorded("opensearch-unreadable")).await;
     let error = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! SearXNG: requests, and what its responses mean.
+//! SearXNG: requests and the interpretation of responses.
 
 use grounding::search::SearchError;
 use jiff::civil::date;
@@ -37,14 +37,14 @@ async fn results_become_passages() {
 }
 
 #[tokio::test]
-async fn no_more_is_given_than_asked_for() {
+async fn at_most_the_requested_number_is_returned() {
     let server = Server::always(Response::recorded("searxng-hits")).await;
     let remote = remote(&server.searxng(), LONG_DEADLINE);
     assert_eq!(remote.search("x", 3).await.unwrap().len(), 3);
     assert_eq!(remote.search("x", 0).await.unwrap(), []);
     assert_eq!(remote.search(" \n", 3).await.unwrap(), []);
     assert_eq!(remote.search(" !! ", 3).await.unwrap(), []);
-    assert_eq!(server.counts().requests, 1, "nothing is asked about nothing");
+    assert_eq!(server.counts().requests, 1, "no request is sent for an empty query");
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn unresponsive_engines_without_results_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_status_says_what_to_do() {
+async fn the_error_for_a_status_has_a_remedy() {
     let cases = [
         (401, SearchError::CredentialsRefused(StatusCode::UNAUTHORIZED), "USER:PASSWORD"),
         (403, SearchError::JsonNotEnabled, "add `json` to `search.formats` in SearXNG's settings.yml"),
@@ -78,14 +78,14 @@ async fn a_status_says_what_to_do() {
     for (status, expected, remedy) in cases {
         let server = Server::always(Response::status(status)).await;
         let error = remote(&server.searxng(), LONG_DEADLINE).search("x", 5).await.unwrap_err();
-        let told = error.to_string();
+        let message = error.to_string();
         assert_eq!(error, expected);
-        assert!(told.contains(remedy) && !told.contains("words of its own"), "{told}");
+        assert!(message.contains(remedy) && !message.contains("text of the server"), "{message}");
     }
 }
 
 #[tokio::test]
-async fn nothing_but_the_query_is_sent() {
+async fn only_the_query_is_sent() {
     let cookie = vec![("set-cookie", "spy=1; Path=/"), ("content-type", "application/json")];
     let body = crate::server::recording("searxng-no-hits");
     let server = Server::always(Response::Complete(200, cookie, body)).await;
@@ -111,7 +111,7 @@ async fn nothing_but_the_query_is_sent() {
     for request in &seen[..2] {
         let mut headers: Vec<_> = request.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         headers.sort();
-        assert_eq!(headers, expected, "no cookie, no referrer, nothing else");
+        assert_eq!(headers, expected, "no cookie, no referrer, no other header");
         assert_eq!(request.body, "");
     }
     expected.insert(1, ("authorization", "Basic dXPDqXI6cEBzcw=="));
@@ -136,15 +136,15 @@ async fn long_results_are_cut_between_characters() {
 }
 
 #[tokio::test]
-async fn check_says_what_works_and_what_does_not() {
+async fn check_reports_successes_and_failures() {
     let server = Server::always(Response::recorded("searxng-hits")).await;
-    let told = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
-    let beginning = format!("SearXNG at http://{} answers in ", server.address);
-    assert!(told.starts_with(&beginning) && told.ends_with(" ms; its JSON format is enabled"), "{told}");
+    let report = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
+    let beginning = format!("SearXNG at http://{} responds in ", server.address);
+    assert!(report.starts_with(&beginning) && report.ends_with(" ms; its JSON format is enabled"), "{report}");
 
     let server = Server::always(Response::recorded("searxng-no-hits")).await;
-    let told = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
-    assert!(told.contains("found nothing"), "{told}");
+    let report = remote(&server.searxng(), LONG_DEADLINE).check().await.unwrap();
+    assert!(report.contains("found nothing"), "{report}");
 
     let server = Server::always(Response::status(403)).await;
     assert_eq!(remote(&server.searxng(), LONG_DEADLINE).check().await, Err(SearchError::JsonNotEnabled));

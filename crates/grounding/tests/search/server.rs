@@ -1,4 +1,4 @@
-//! A scripted search server. On bare sockets, because half of the scripts break HTTP.
+//! A scripted search server on plain sockets, because half of the scripts violate HTTP.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,24 +9,24 @@ use tokio::sync::watch;
 
 #[derive(Clone)]
 pub(crate) enum Response {
-    /// After it, the connection is kept.
+    /// A complete response, after which the connection stays open.
     Complete(u16, Vec<(&'static str, &'static str)>, Vec<u8>),
     /// These bytes, then the connection is closed.
     ThenClose(Vec<u8>),
-    /// These bytes, then nothing more.
+    /// These bytes, then no more.
     ThenHang(Vec<u8>),
 }
 
 impl Response {
     pub(crate) fn status(status: u16) -> Self {
-        Self::Complete(status, Vec::new(), b"words of its own".to_vec())
+        Self::Complete(status, Vec::new(), b"text of the server".to_vec())
     }
 
     pub(crate) fn json(text: impl Into<Vec<u8>>) -> Self {
         Self::Complete(200, vec![("content-type", "application/json")], text.into())
     }
 
-    /// By its name in `tests/responses`.
+    /// A recording by its name in `tests/responses`.
     pub(crate) fn recorded(name: &str) -> Self {
         Self::json(recording(name))
     }
@@ -60,9 +60,9 @@ pub(crate) struct Counts {
     pub(crate) cancelled: usize,
 }
 
-/// A server on a port of its own, for as long as the test's runtime lives.
+/// A server on a separate port, which runs as long as the test's runtime.
 pub(crate) struct Server {
-    /// Such as `127.0.0.1:40000`.
+    /// For example `127.0.0.1:40000`.
     pub(crate) address: String,
     seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     counts: watch::Receiver<Counts>,
@@ -107,7 +107,7 @@ impl Server {
 
     pub(crate) async fn until(&self, wanted: impl FnMut(&Counts) -> bool) {
         let mut counts = self.counts.clone();
-        tokio::time::timeout(crate::LONG_DEADLINE, counts.wait_for(wanted)).await.expect("it happens in time").unwrap();
+        tokio::time::timeout(crate::LONG_DEADLINE, counts.wait_for(wanted)).await.expect("it holds in time").unwrap();
     }
 }
 
@@ -134,7 +134,7 @@ async fn serve(state: Arc<ServerState>, socket: TcpStream) {
             }
             Response::ThenClose(bytes) => (bytes, true),
             Response::ThenHang(bytes) => {
-                // A client that has read enough may have gone.
+                // A client that has read enough may have disconnected.
                 let _ = socket.write_all(&bytes).await;
                 let _ = socket.read(&mut [0]).await;
                 state.count.send_modify(|counts| counts.cancelled += 1);

@@ -1,4 +1,4 @@
-//! AVX2: 8 numbers.
+//! Vectors of 8 numbers with AVX2.
 
 use std::arch::x86_64::{
     __m256, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
@@ -41,7 +41,7 @@ pub(crate) unsafe fn sum_of_exponentials(numbers: &[f32], offset: f32, factor: f
 #[derive(Clone, Copy)]
 pub(crate) struct Lanes(__m256);
 
-/// A bit for each of 32 cells of a mask that equals a value.
+/// A bit for each of 32 cells of a mask: whether it equals a value.
 ///
 /// # Safety
 /// As for `Vector::visible`.
@@ -58,7 +58,7 @@ unsafe fn equal(mask: *const u16, value: u16) -> u64 {
 }
 
 // SAFETY of all blocks: the conditions of `Vector`.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "the trait states one reason for all")]
 impl Vector for Lanes {
     const COUNT: usize = 8;
     const ROWS: usize = 48;
@@ -123,7 +123,7 @@ impl Vector for Lanes {
     #[inline(always)]
     unsafe fn scale(self, exponent: Self) -> Self {
         unsafe {
-            // Its bits: those of a normal number, or for the lowest those of 0.
+            // The bits of the power: of a normal number, or of 0 for the lowest exponent.
             let bits = _mm256_add_epi32(_mm256_cvtps_epi32(exponent.0), _mm256_set1_epi32(127));
             self.mul(Self(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))))
         }

@@ -1,4 +1,4 @@
-//! AVX-512: 16 numbers.
+//! Vectors of 16 numbers with AVX-512.
 
 use std::arch::x86_64::{
     __m256, __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_prefetch, _mm_storeu_ps,
@@ -58,7 +58,7 @@ impl Lanes {
 }
 
 // SAFETY of all blocks: the conditions of `Vector`.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "the trait states one reason for all")]
 impl Vector for Lanes {
     const COUNT: usize = 16;
     const ROWS: usize = 48;

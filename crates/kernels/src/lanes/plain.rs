@@ -1,4 +1,4 @@
-//! Arrays, for CPUs without a form of their own. Compilers make vectors of them where they can.
+//! Vectors as arrays of 4 numbers, for all other CPUs. The compiler vectorizes them where it can.
 
 use half::{bf16, f16};
 
@@ -15,7 +15,7 @@ impl Lanes {
 }
 
 // SAFETY of all blocks: the conditions of `Vector`.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "one reason for all, in the trait's own words")]
+#[allow(clippy::undocumented_unsafe_blocks, reason = "the trait states one reason for all")]
 impl Vector for Lanes {
     const COUNT: usize = 4;
     const ROWS: usize = 48;

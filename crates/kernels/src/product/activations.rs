@@ -6,7 +6,6 @@ pub(crate) const BLOCK: usize = 32;
 pub(crate) const TILE: usize = 8;
 /// Weights are stored with this added, so that they are not negative.
 pub(crate) const OFFSET: i32 = 128;
-/// The largest number of a block.
 const LARGEST: f32 = 127.0;
 
 /// A block of a row.
@@ -14,17 +13,17 @@ const LARGEST: f32 = 127.0;
 #[repr(C)]
 pub(crate) struct Block {
     pub(crate) numbers: [i8; BLOCK],
-    /// What the numbers are multiplied with.
+    /// Scales the numbers.
     pub(crate) factor: f32,
-    /// The sum of the block.
+    /// The sum of the block's values.
     pub(crate) sum: f32,
-    /// What each half's numbers times `OFFSET` are too much.
+    /// Minus the sum of each half's numbers times `OFFSET`: corrects products with weights that have the offset.
     pub(crate) corrections: [i32; 2],
 }
 
 impl Block {
-    /// Sets all but the numbers, given the sums of their halves. A block that had a number which is not finite makes every
-    /// result of its row not a number.
+    /// Sets all fields but the numbers, given the sums of their halves. A block with a value that is not finite turns every
+    /// result of its row into NaN.
     #[inline(always)]
     pub(crate) fn set_factor(&mut self, largest: f32, is_finite: bool, sums: [i32; 2]) {
         self.factor = if is_finite { largest / LARGEST } else { f32::NAN };
@@ -33,13 +32,13 @@ impl Block {
     }
 }
 
-/// Of a block with that largest absolute value.
+/// For a block with this largest absolute value.
 #[inline(always)]
 pub(crate) fn inverse_factor(largest: f32) -> f32 {
     if largest > 0.0 { LARGEST / largest } else { 0.0 }
 }
 
-/// Where the blocks of a row lie: the first one, and the distance from one to the next.
+/// The position of a row's first block, and the distance from one block to the next.
 pub(crate) fn place(row: usize, rows: usize, blocks: usize) -> (usize, usize) {
     let first = row / TILE * TILE;
     let tile = TILE.min(rows - first);

@@ -1,4 +1,4 @@
-//! With AVX2: 32 products at a time, for half a panel after the other.
+//! The kernel for AVX2: 32 products at a time, one half of a panel after the other.
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
 use std::arch::x86_64::{
@@ -97,7 +97,7 @@ unsafe fn multiply_tile<L: Layout>(
 
 type Weights = [__m256i; 8];
 
-/// A form of weights, as this kernel reads it.
+/// How this kernel reads a form of weights.
 trait Layout {
     const FORM: Form;
     type Factors: Copy;
@@ -112,7 +112,7 @@ unsafe fn four(row: *const Block, at: usize) -> __m256i {
     _mm256_set1_epi32((&raw const (*row).numbers).cast::<i8>().add(4 * at).cast::<i32>().read_unaligned())
 }
 
-/// Adds neighbours up.
+/// Adds neighbouring numbers.
 #[inline(always)]
 unsafe fn pairs(sums: __m256i) -> __m256i {
     _mm256_madd_epi16(sums, _mm256_set1_epi16(1))
@@ -192,7 +192,7 @@ unsafe fn add_fours(
     row: *const Block,
     sums: __m256,
 ) -> __m256 {
-    // 16 products of at most 15 * 127 fit 16 bits.
+    // Sums of 16 products of at most 15 * 127 fit into 16 bits.
     let mut dot = _mm256_setzero_si256();
     for (at, weights) in weights.iter().enumerate() {
         dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(*weights, four(row, at)));
@@ -242,12 +242,12 @@ impl Layout for Six {
     }
 }
 
-/// The products of half a block, whose weights are too large by 32.
+/// The sums of products of half a block. Its weights have an offset of 32, which the correction removes.
 #[inline(always)]
 unsafe fn dot_half(weights: &Weights, row: *const Block, half: usize) -> __m256 {
     let mut dot = _mm256_srai_epi32::<2>(_mm256_set1_epi32((*row).corrections[half]));
     for at in [4 * half, 4 * half + 2] {
-        // Four products of at most 63 * 127 fit 16 bits.
+        // Sums of four products of at most 63 * 127 fit into 16 bits.
         let first = _mm256_maddubs_epi16(weights[at], four(row, at));
         let second = _mm256_maddubs_epi16(weights[at + 1], four(row, at + 1));
         dot = _mm256_add_epi32(dot, pairs(_mm256_add_epi16(first, second)));
@@ -273,7 +273,8 @@ impl Layout for Eight {
 
     #[inline(always)]
     unsafe fn add(weights: &Weights, factors: Self::Factors, row: *const Block, sums: __m256) -> __m256 {
-        // Two products of at most 127 * 127 fit 16 bits, if one factor is not negative: the other one gets its sign.
+        // Sums of two products of at most 127 * 127 fit into 16 bits. One factor must not be negative, so the other one
+        // gets its sign.
         let mut dot = _mm256_setzero_si256();
         for (at, weights) in weights.iter().enumerate() {
             let signed = _mm256_sign_epi8(four(row, at), *weights);

@@ -1,4 +1,4 @@
-//! With AVX-512 and its instructions for neural networks: 64 products at a time.
+//! The kernel for AVX-512 with VNNI, its instructions for neural networks: 64 products at a time.
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
 use std::arch::is_x86_feature_detected as has;
@@ -84,7 +84,7 @@ unsafe fn multiply_tile<L: Layout>(
 
 type Weights = [__m512i; 8];
 
-/// A form of weights, as this kernel reads it.
+/// How this kernel reads a form of weights.
 trait Layout {
     const FORM: Form;
     type Factors: Copy;
@@ -102,7 +102,7 @@ unsafe fn dot(weights: &[__m512i], numbers: *const i8, mut sums: __m512i) -> __m
     sums
 }
 
-/// The sums of both halves of a block, whose weights are too large by the offset.
+/// The sums of products of both halves of a block. The corrections remove the offset of its weights.
 #[inline(always)]
 unsafe fn dot_halves(weights: &Weights, row: *const Block) -> (__m512i, __m512i) {
     let numbers = (&raw const (*row).numbers).cast::<i8>();
@@ -243,7 +243,7 @@ impl Layout for Eight {
 }
 
 /// The products of a panel with a tile of `N` rows.
-#[expect(clippy::needless_range_loop, reason = "sums stay in registers only so")]
+#[expect(clippy::needless_range_loop, reason = "only so do sums stay in registers")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn multiply<L: Layout, const N: usize>(
     panel: *const u8,
@@ -258,7 +258,7 @@ unsafe fn multiply<L: Layout, const N: usize>(
         for block in 0..count {
             let (weights, factors) = L::read(span, count, block);
             request_ahead(L::FORM, span, block);
-            // Two loops, because the compiler unrolls none that is longer.
+            // Two loops, because the compiler does not unroll a longer one.
             for at in 0..N / 2 {
                 sums[at] = L::add(&weights, factors, rows.add(at), sums[at]);
             }

@@ -1,4 +1,4 @@
-//! The weights in our form: where they are kept, and how they get there.
+//! The memory that holds weights in our form, and how they are laid out in it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -11,14 +11,14 @@ use rustix::mm::{Advice, madvise};
 use super::activations::BLOCK;
 use super::groups;
 use super::panels::{Form, ROWS};
-use super::sources::{self, Source};
+use super::sources::{self, WeightType};
 use crate::hook::Product;
 
 /// A matrix of weights in our form, or one for each expert.
 pub(crate) struct Matrix {
     pub(super) form: Form,
     pub(super) blocks: usize,
-    /// Of one expert.
+    /// Panels of one expert.
     pub(super) panels: usize,
     memory: Memory,
     is_complete: AtomicBool,
@@ -32,20 +32,20 @@ impl Matrix {
     /// Panels of all experts follow one another.
     ///
     /// # Safety
-    /// There must be such a panel.
+    /// The panel must exist.
     pub(super) unsafe fn panel(&self, at: usize) -> *mut u8 {
         // SAFETY: the caller's.
         unsafe { self.memory.start.as_ptr().add(at * self.panel_bytes()) }
     }
 }
 
-/// Zeros that begin where a large page may begin.
+/// Zeroed memory, aligned to large pages if it is as large as one.
 pub(super) struct Memory {
     pub(super) start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is only memory. Who writes where is up to its users.
+// SAFETY: it is only memory. Its users prevent concurrent writes.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -58,7 +58,7 @@ impl Memory {
         let layout = Layout::from_size_align(bytes.max(1), align).expect("matrices are smaller than memory");
         // SAFETY: the size is not 0.
         let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        // SAFETY: the memory is ours; its contents stay what they are. Without large pages it is only slower.
+        // SAFETY: the memory is ours, and its contents do not change. Without large pages it is only slower.
         let _ = unsafe {
             madvise(start.as_ptr().cast(), bytes / Self::LARGE_PAGE * Self::LARGE_PAGE, Advice::LinuxHugepage)
         };
@@ -77,12 +77,12 @@ impl Drop for Memory {
 static MATRICES: Mutex<Vec<Box<Matrix>>> = Mutex::new(Vec::new());
 static MODELS: AtomicUsize = AtomicUsize::new(0);
 
-/// Is held for longer than a model of the library. With the last one, all weights in our form are freed.
+/// Must outlive a model of the library. Dropping the last guard frees all weights in our form.
 #[derive(Debug)]
 pub struct WeightsGuard(());
 
 impl WeightsGuard {
-    #[expect(clippy::new_without_default, reason = "it is counted")]
+    #[expect(clippy::new_without_default, reason = "it increments a counter")]
     pub fn new() -> Self {
         MODELS.fetch_add(1, Ordering::SeqCst);
         Self(())
@@ -98,12 +98,12 @@ impl Drop for WeightsGuard {
     }
 }
 
-/// The weights in our form. At first use all threads lay them out together.
+/// The weights in our form. On first use, all threads lay them out together.
 ///
 /// # Safety
-/// The product must be of our kind, and describe memory as the library lays it out.
+/// The product must be supported, and describe memory as the library lays it out.
 pub(super) unsafe fn matrix(product: &Product) -> &'static Matrix {
-    // SAFETY: the pointer is the library's own, and it is used nowhere else.
+    // SAFETY: the pointer is a field of the library's tensor, and it is used nowhere else.
     let place = unsafe { AtomicPtr::from_ptr(product.laid_out) };
     // SAFETY: it lives as long as the model.
     let found = unsafe { place.load(Ordering::Acquire).as_ref() };
@@ -112,7 +112,7 @@ pub(super) unsafe fn matrix(product: &Product) -> &'static Matrix {
     {
         return matrix;
     }
-    let source = Source::from_library(product.kind).expect("`scratch_bytes` is 0 otherwise");
+    let source = WeightType::from_library(product.kind).expect("`scratch_bytes` is 0 otherwise");
     let team = &product.team;
     if team.thread() == 0 {
         let (form, blocks) = (source.form(), product.columns as usize / BLOCK);
@@ -123,12 +123,12 @@ pub(super) unsafe fn matrix(product: &Product) -> &'static Matrix {
         place.store((&raw const *matrix).cast_mut(), Ordering::Release);
         matrices.push(matrix);
     }
-    team.barrier(); // `groups` has one, too, but the number of panels must be known
+    team.barrier(); // `groups` also waits, but needs the number of panels
     // SAFETY: thread 0 has stored it, and it lives as long as the model.
     let matrix = unsafe { &*place.load(Ordering::Acquire) };
     let to_floats = |bytes: &[u8], floats: &mut [f32]| {
-        let convert = product.to_floats.expect("the library can read every form that we take");
-        // SAFETY: the bytes are those of as many columns as there are floats.
+        let convert = product.to_floats.expect("the library can read every supported form");
+        // SAFETY: the bytes hold as many columns as there are floats.
         unsafe { convert(bytes.as_ptr(), floats.as_mut_ptr(), floats.len() as i64) }
     };
     for panels in groups(team, product.experts as usize * matrix.panels) {

@@ -1,9 +1,9 @@
-//! Weights as the kernels read them.
+//! The memory layout of weights in our form.
 //!
-//! A panel is 16 rows of a matrix: what a vector of 16 numbers is made of. It is cut into spans of 256 columns (the last
-//! one may be shorter), and these into blocks of 32. In a span first come the factors of all blocks, then the weights of
-//! all blocks, so that every load is aligned. Four neighbouring columns of 16 rows fill 64 bytes: one instruction
-//! multiplies them with four numbers and adds each row's products up.
+//! A panel is 16 rows of a matrix, one for each number of a vector. It is cut into spans of 256 columns (the last one may
+//! be shorter), and these into blocks of 32. A span begins with the factors of all blocks, followed by the weights of all
+//! blocks, so that every load is aligned. Four neighbouring columns of 16 rows fill 64 bytes: one instruction multiplies
+//! them with four numbers and adds the products of each row.
 
 use half::f16;
 
@@ -15,23 +15,23 @@ pub(crate) const SPAN: usize = 8;
 /// Bytes of four columns of a panel.
 const VECTOR: usize = 64;
 
-/// How weights are written.
+/// How weights are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// 4 bits. A block's weights are multiples of one number less another one, both of which are multiples, from 0 to 255,
-    /// of two numbers of the row's span.
+    /// 4 bits. A block's weights are multiples of a factor minus a minimum, which are multiples (0 to 255) of two numbers
+    /// of the row's span.
     Four,
-    /// 4 bits. A block's weights are multiples of one number less another one.
+    /// 4 bits. A block's weights are multiples of a factor minus a minimum.
     FreeFour,
-    /// 6 bits, from -32. Half a block's weights are multiples of one number, which is one of the row's span times -128 to
-    /// 127.
+    /// 6 bits, from -32. The weights of half a block are multiples of a factor, which is a multiple (-128 to 127) of a
+    /// number of the row's span.
     Six,
-    /// 8 bits. A block's weights are multiples of one number.
+    /// 8 bits. A block's weights are multiples of a factor.
     Eight,
 }
 
 impl Form {
-    /// Of a span with that number of blocks.
+    /// The size of a span with this number of blocks.
     pub(crate) const fn span_bytes(self, blocks: usize) -> usize {
         match self {
             Self::Four => (2 + headers(blocks)) * HEADER + blocks * 4 * VECTOR,
@@ -41,7 +41,7 @@ impl Form {
         }
     }
 
-    /// Of a panel with that number of blocks.
+    /// The size of a panel with this number of blocks.
     pub(crate) const fn panel_bytes(self, blocks: usize) -> usize {
         let last = blocks % SPAN;
         blocks / SPAN * self.span_bytes(SPAN) + if last > 0 { self.span_bytes(last) } else { 0 }
@@ -50,15 +50,15 @@ impl Form {
 /// Bytes of a number of 16 bits for each row, or of two with 8 bits.
 pub(crate) const HEADER: usize = 32;
 
-/// Of the blocks of a span, so that what follows is aligned.
+/// The headers of a span's blocks, rounded up so that the weights after them are aligned.
 pub(crate) const fn headers(blocks: usize) -> usize {
     blocks.next_multiple_of(2)
 }
 
-/// 32 numbers of at most 8 bits: four in a word.
+/// 32 numbers of at most 8 bits, four in each word.
 pub(crate) type Numbers = [u32; BLOCK / 4];
 
-/// The same in every byte of a word.
+/// A word with this value in every byte.
 pub(crate) const fn in_all_bytes(byte: u8) -> u32 {
     u32::from_le_bytes([byte; 4])
 }
@@ -73,7 +73,7 @@ fn write_f16(to: &mut [u8], at: usize, number: f16) {
     to[at..at + 2].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Two numbers of 4 bits in a byte.
+/// Writes two numbers of 4 bits to each byte.
 #[inline(always)]
 fn write_fours(numbers: &Numbers, row: usize, to: &mut [u8]) {
     for (at, pair) in numbers.as_chunks::<2>().0.iter().enumerate() {
@@ -98,7 +98,7 @@ impl FreeFourBlock {
     }
 }
 
-/// The same with a factor and a minimum that are multiples of the span's.
+/// The same, but factor and minimum are multiples of the span's.
 #[derive(Default)]
 pub(crate) struct FourBlock {
     pub(crate) numbers: Numbers,
@@ -164,7 +164,7 @@ impl EightBlock {
         let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
         let factor = f16::from_f32(largest / 127.0);
         let inverse = if factor > f16::ZERO { 1.0 / factor.to_f32() } else { 0.0 };
-        // Added to a small number, this leaves it rounded in the lowest bits.
+        // Adding this constant rounds a small number into the lowest bits.
         let rounded = |number: f32| ((number * inverse).clamp(-127.0, 127.0) + 12_582_912.0).to_bits() as u8;
         let four = |four: &[f32; 4]| u32::from_le_bytes(four.map(rounded));
         Self { numbers: std::array::from_fn(|at| four(&numbers.as_chunks().0[at])), factor }

@@ -1,25 +1,25 @@
-//! From the forms of model files to ours.
+//! Converts weights from the forms of model files to ours.
 
 use half::f16;
 
 use super::activations::BLOCK;
 use super::panels::{EightBlock, Form, FourBlock, FourSpan, FreeFourBlock, Numbers, ROWS, SPAN, SixSpan, in_all_bytes};
 
-/// How a file's weights are written.
+/// A form of weights in model files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum WeightType {
     Q4_0,
     Q4_1,
     Q4K,
     Q6K,
     Q8_0,
-    /// Anything else that the library can turn into numbers.
+    /// Any other form that the library can convert to floats.
     Other,
 }
 
-impl Source {
-    /// By the library's numbers. `None` for what we leave to it: forms with fewer bits than ours, and 32 bits, which only
-    /// small matrices have that need them.
+impl WeightType {
+    /// From the library's type number. `None` for forms that we leave to the library: those with fewer bits than ours, and
+    /// 32 bits, which only small matrices use that need them.
     pub(crate) fn from_library(kind: i32) -> Option<Self> {
         match kind {
             2 => Some(Self::Q4_0),
@@ -33,7 +33,7 @@ impl Source {
         }
     }
 
-    /// The form that takes up no more memory, or little more, and loses nothing that matters.
+    /// The form that takes no more memory, or little more, without a relevant loss of precision.
     pub(crate) fn form(self) -> Form {
         match self {
             Self::Q4K => Form::Four,
@@ -49,7 +49,7 @@ fn number(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// Four bytes of several.
+/// The four bytes at word `at`.
 #[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[4 * at], bytes[4 * at + 1], bytes[4 * at + 2], bytes[4 * at + 3]])
@@ -61,7 +61,7 @@ fn half(word: u32, upper: bool) -> u32 {
     (if upper { word >> 4 } else { word }) & in_all_bytes(15)
 }
 
-/// The halves of 16 bytes: first all lower ones, then all upper ones.
+/// The halves of 16 bytes: all lower ones, then all upper ones.
 #[inline(always)]
 fn halves(bytes: &[u8]) -> Numbers {
     let mut numbers = Numbers::default();
@@ -122,9 +122,9 @@ fn q8_0_block(block: &[u8]) -> EightBlock {
     EightBlock { numbers: std::array::from_fn(|at| word(&block[2..], at)), factor: number(block) }
 }
 
-/// Lays out a panel, which is all 0, whose rows are given by their bytes. `to_floats` is for `Source::Other`.
+/// Lays out a panel, which must be zeroed, from the bytes of its rows. `to_floats` is used for `WeightType::Other`.
 pub(crate) fn lay_out(
-    source: Source,
+    source: WeightType,
     rows: &[&[u8]],
     blocks: usize,
     panel: &mut [u8],
@@ -139,21 +139,21 @@ pub(crate) fn lay_out(
         for (row, bytes) in rows.iter().enumerate() {
             let own = &bytes[bytes.len() * first / blocks..bytes.len() * (first + count) / blocks];
             match source {
-                Source::Q4_0 => {
+                WeightType::Q4_0 => {
                     let blocks = own.chunks_exact(18).map(q4_0_block);
                     blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
                 }
-                Source::Q4_1 => {
+                WeightType::Q4_1 => {
                     let blocks = own.chunks_exact(20).map(q4_1_block);
                     blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
                 }
-                Source::Q4K => q4_k_span(own).write(row, span),
-                Source::Q6K => q6_k_span(own).write(row, span),
-                Source::Q8_0 => {
+                WeightType::Q4K => q4_k_span(own).write(row, span),
+                WeightType::Q6K => q6_k_span(own).write(row, span),
+                WeightType::Q8_0 => {
                     let blocks = own.chunks_exact(34).map(q8_0_block);
                     blocks.enumerate().for_each(|(at, block)| block.write(row, (at, count), span));
                 }
-                Source::Other => {
+                WeightType::Other => {
                     let mut floats = [0.0; SPAN * BLOCK];
                     let floats = &mut floats[..count * BLOCK];
                     to_floats(own, floats);

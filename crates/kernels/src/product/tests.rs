@@ -1,4 +1,4 @@
-//! Every kernel, for every form of weights, against the same product in f64.
+//! Compares every kernel, for every form of weights, with the same product in f64.
 
 use half::f16;
 use proptest::prelude::*;
@@ -6,58 +6,58 @@ use proptest::prelude::*;
 use super::matrix::Memory;
 use super::*;
 
-/// Of a row with that number of columns.
-fn row_bytes(source: Source, columns: usize) -> usize {
+/// The size of a row with this number of columns.
+fn row_bytes(source: WeightType, columns: usize) -> usize {
     match source {
-        Source::Q4_0 => columns / 32 * 18,
-        Source::Q4_1 => columns / 32 * 20,
-        Source::Q8_0 => columns / 32 * 34,
-        Source::Q4K => columns / 256 * 144,
-        Source::Q6K => columns / 256 * 210,
-        Source::Other => columns * 4,
+        WeightType::Q4_0 => columns / 32 * 18,
+        WeightType::Q4_1 => columns / 32 * 20,
+        WeightType::Q8_0 => columns / 32 * 34,
+        WeightType::Q4K => columns / 256 * 144,
+        WeightType::Q6K => columns / 256 * 210,
+        WeightType::Other => columns * 4,
     }
 }
 
-/// Any bytes are weights, except that factors have to be tame.
-fn tame(source: Source, bytes: &mut [u8]) {
+/// Makes random bytes valid weights: only the factors must be limited to a range.
+fn tame(source: WeightType, bytes: &mut [u8]) {
     let number = |bytes: &mut [u8], is_positive: bool| {
         let value = f32::from(i16::from_le_bytes([bytes[0], bytes[1]])) / 32768.0 * 0.01;
         let value = if is_positive { value.abs() } else { value };
         bytes[..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
     };
     match source {
-        Source::Q4_0 => bytes.chunks_mut(18).for_each(|block| number(block, false)),
-        Source::Q8_0 => bytes.chunks_mut(34).for_each(|block| number(block, false)),
-        Source::Q4_1 => bytes.chunks_mut(20).for_each(|block| {
+        WeightType::Q4_0 => bytes.chunks_mut(18).for_each(|block| number(block, false)),
+        WeightType::Q8_0 => bytes.chunks_mut(34).for_each(|block| number(block, false)),
+        WeightType::Q4_1 => bytes.chunks_mut(20).for_each(|block| {
             number(block, true);
             number(&mut block[2..], false);
         }),
-        Source::Q4K => bytes.chunks_mut(144).for_each(|block| {
+        WeightType::Q4K => bytes.chunks_mut(144).for_each(|block| {
             number(block, true);
             number(&mut block[2..], true);
         }),
-        Source::Q6K => bytes.chunks_mut(210).for_each(|block| number(&mut block[208..], false)),
-        Source::Other => bytes.chunks_mut(4).for_each(|four| {
+        WeightType::Q6K => bytes.chunks_mut(210).for_each(|block| number(&mut block[208..], false)),
+        WeightType::Other => bytes.chunks_mut(4).for_each(|four| {
             let value = f32::from(i16::from_le_bytes([four[0], four[1]])) / 32768.0;
             four.copy_from_slice(&value.to_le_bytes());
         }),
     }
 }
 
-/// As the formats are defined, one weight at a time.
-fn weight(source: Source, bytes: &[u8], column: usize) -> f64 {
+/// One weight, by the definition of its format.
+fn weight(source: WeightType, bytes: &[u8], column: usize) -> f64 {
     let float = |at: usize| f64::from(f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32());
     let nibble = |at: usize, upper: bool| f64::from(if upper { bytes[at] >> 4 } else { bytes[at] & 15 });
     let (block, within) = (column / 32, column % 32);
     let (span, part) = (column / 256, column % 256);
     match source {
-        Source::Q4_0 => float(block * 18) * (nibble(block * 18 + 2 + within % 16, within >= 16) - 8.0),
-        Source::Q4_1 => {
+        WeightType::Q4_0 => float(block * 18) * (nibble(block * 18 + 2 + within % 16, within >= 16) - 8.0),
+        WeightType::Q4_1 => {
             let start = block * 20;
             float(start) * nibble(start + 4 + within % 16, within >= 16) + float(start + 2)
         }
-        Source::Q8_0 => float(block * 34) * f64::from(bytes[block * 34 + 2 + within] as i8),
-        Source::Q4K => {
+        WeightType::Q8_0 => float(block * 34) * f64::from(bytes[block * 34 + 2 + within] as i8),
+        WeightType::Q4K => {
             let (start, group) = (span * 144, part / 32);
             let packed = |at: usize| bytes[start + 4 + at];
             let (factor, minimum) = match group {
@@ -70,19 +70,19 @@ fn weight(source: Source, bytes: &[u8], column: usize) -> f64 {
             let number = nibble(start + 16 + group / 2 * 32 + within, group % 2 == 1);
             float(start) * f64::from(factor) * number - float(start + 2) * f64::from(minimum)
         }
-        Source::Q6K => {
+        WeightType::Q6K => {
             let (start, side, quarter) = (span * 210, part / 128, part % 128 / 32);
             let low = nibble(start + side * 64 + quarter % 2 * 32 + within, quarter >= 2);
             let high = f64::from(bytes[start + 128 + side * 32 + within] >> (2 * quarter) & 3);
             let factor = bytes[start + 192 + side * 8 + quarter * 2 + within / 16] as i8;
             float(start + 208) * f64::from(factor) * (low + 16.0 * high - 32.0)
         }
-        Source::Other => f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[4 * column + byte]))),
+        WeightType::Other => f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[4 * column + byte]))),
     }
 }
 
-/// The largest difference to f64, as a part of the sum of all products' absolute values.
-fn worst_error<K: Kernel>(source: Source, weights: &[Vec<u8>], rows: &[Vec<f32>]) -> f64 {
+/// The largest difference to f64, as a fraction of the sum of all products' absolute values.
+fn worst_error<K: Kernel>(source: WeightType, weights: &[Vec<u8>], rows: &[Vec<f32>]) -> f64 {
     let (columns, count, blocks) = (rows[0].len(), rows.len(), rows[0].len() / BLOCK);
     let form = source.form();
     let memory = Memory::new(form.panel_bytes(blocks));
@@ -93,7 +93,7 @@ fn worst_error<K: Kernel>(source: Source, weights: &[Vec<u8>], rows: &[Vec<f32>]
             *float = f32::from_le_bytes(*four);
         }
     };
-    // SAFETY: the caller has asked for the instructions, and all memory is as large as needed.
+    // SAFETY: the caller has checked that the CPU has the instructions, and all memory is as large as needed.
     unsafe {
         let panel = slice::from_raw_parts_mut(memory.start.as_ptr(), form.panel_bytes(blocks));
         let bytes: Vec<&[u8]> = weights.iter().map(Vec::as_slice).collect();
@@ -123,14 +123,15 @@ fn worst_error<K: Kernel>(source: Source, weights: &[Vec<u8>], rows: &[Vec<f32>]
     worst
 }
 
-fn all_sources() -> impl Strategy<Value = Source> {
-    let all = [Source::Q4_0, Source::Q4_1, Source::Q4K, Source::Q6K, Source::Q8_0, Source::Other];
+fn all_sources() -> impl Strategy<Value = WeightType> {
+    let all =
+        [WeightType::Q4_0, WeightType::Q4_1, WeightType::Q4K, WeightType::Q6K, WeightType::Q8_0, WeightType::Other];
     prop::sample::select(all.to_vec())
 }
 
-/// What the conversion of weights may cost; the products themselves are exact but for f32.
-fn tolerance(source: Source) -> f64 {
-    if source == Source::Other { 1e-2 } else { 2e-6 }
+/// The error that the conversion of weights may cause. The products are exact up to the precision of f32.
+fn tolerance(source: WeightType) -> f64 {
+    if source == WeightType::Other { 1e-2 } else { 2e-6 }
 }
 
 proptest! {
@@ -145,7 +146,7 @@ proptest! {
         count in 1..20_usize,
         seed: u64,
     ) {
-        let is_whole = matches!(source, Source::Q4K | Source::Q6K);
+        let is_whole = matches!(source, WeightType::Q4K | WeightType::Q6K);
         let columns = spans * 256 + if is_whole { 0 } else { last_blocks * BLOCK };
         let mut random = fastrand(seed);
         let weights: Vec<Vec<u8>> = (0..outputs).map(|_| {
@@ -170,7 +171,7 @@ proptest! {
     }
 }
 
-/// Numbers that follow from a seed.
+/// A random number generator with a seed.
 fn fastrand(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed | 1;
     move || {

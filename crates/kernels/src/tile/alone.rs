@@ -1,14 +1,15 @@
-//! Scattered cells that one token sees: each is read where it is, four at a time, for all heads of the token's group.
+//! Attention to scattered cells that one token sees. They are read in place, four at a time, for all heads of the token's
+//! group.
 
 use super::{Tile, bias};
 use crate::hook::Operation;
-use crate::lanes::{BLOCK, Source, Vector};
+use crate::lanes::{BLOCK, CacheElement, Vector};
 
-/// How many cells ahead memory is fetched, where they are scattered.
+/// How many cells ahead scattered cells are prefetched.
 const AHEAD: usize = 8;
 const CACHE_LINE: usize = 64;
 
-/// Fetches some bytes that are going to be read soon.
+/// Prefetches some bytes that will be read soon.
 #[inline(always)]
 unsafe fn fetch<V: Vector>(from: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(CACHE_LINE) {
@@ -19,9 +20,9 @@ unsafe fn fetch<V: Vector>(from: *const u8, bytes: usize) {
 
 // As in `super`.
 impl Tile {
-    /// Scattered cells, at most a block of them, for the rows of one token.
+    /// Adds scattered cells, at most a block of them, to the rows of one token.
     #[inline(always)]
-    pub(super) unsafe fn see_alone<V: Vector, S: Source>(
+    pub(super) unsafe fn see_alone<V: Vector, S: CacheElement>(
         &mut self,
         operation: &Operation,
         token: usize,
@@ -31,7 +32,7 @@ impl Tile {
         while row < end {
             // SAFETY: the caller's.
             unsafe {
-                // As many sums at a time as there are registers, four for each row.
+                // As many sums at a time as fit into registers, four for each row.
                 row += match (end - row, V::COUNT) {
                     (4.., 16) => self.see_alone_with::<V, S, 4>(operation, row, cells),
                     (3, 16) => self.see_alone_with::<V, S, 3>(operation, row, cells),
@@ -43,14 +44,14 @@ impl Tile {
     }
 
     #[inline(always)]
-    unsafe fn see_alone_with<V: Vector, S: Source, const ROWS: usize>(
+    unsafe fn see_alone_with<V: Vector, S: CacheElement, const ROWS: usize>(
         &mut self,
         operation: &Operation,
         row: usize,
         (cells, is_biased): (&[u32], bool),
     ) -> usize {
         let mut weights = [[f32::NEG_INFINITY; BLOCK]; ROWS];
-        // SAFETY: the cells are within keys, values and mask; a row of weights has room for a block.
+        // SAFETY: the cells are within keys, values and mask; a row of weights holds a block.
         unsafe {
             self.multiply_cells::<V, S, ROWS>(operation, row, cells, &mut weights);
             if is_biased {
@@ -90,9 +91,9 @@ impl Tile {
         ROWS
     }
 
-    /// Products of scattered cells with some rows, four cells at a time.
+    /// Multiplies scattered cells with some rows, four cells at a time.
     #[inline(always)]
-    unsafe fn multiply_cells<V: Vector, S: Source, const ROWS: usize>(
+    unsafe fn multiply_cells<V: Vector, S: CacheElement, const ROWS: usize>(
         &mut self,
         operation: &Operation,
         row: usize,
@@ -104,7 +105,7 @@ impl Tile {
             let queries = self.queries.as_ptr().add(row * self.key_size);
             let keys = operation.k.add(self.kv_head * operation.k_head);
             for (at, four) in cells.chunks(4).enumerate() {
-                // The last one stands in for those that are missing.
+                // The last cell replaces missing ones.
                 let mut key = [keys; 4];
                 for (at, key) in key.iter_mut().enumerate() {
                     *key = keys.add(four[at.min(four.len() - 1)] as usize * operation.k_cell);
@@ -134,7 +135,7 @@ impl Tile {
     }
 
     #[inline(always)]
-    unsafe fn add_cells<V: Vector, S: Source, const ROWS: usize, const VECTORS: usize>(
+    unsafe fn add_cells<V: Vector, S: CacheElement, const ROWS: usize, const VECTORS: usize>(
         &mut self,
         operation: &Operation,
         (row, vector): (usize, usize),

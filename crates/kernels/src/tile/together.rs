@@ -1,18 +1,18 @@
-//! Blocks of cells that many rows see. Rows lie in the lanes of vectors, and keys and values are converted once for all of
-//! them. So neither products nor softmax ever add up lanes.
+//! Attention to blocks of cells that many rows see. Each lane of a vector holds a row, and keys and values are converted
+//! once for all of them. So neither products nor softmax sum across lanes.
 
 use super::{NOTHING, Tile, bias, fill};
 use crate::hook::Operation;
-use crate::lanes::{BLOCK, Source, Vector};
+use crate::lanes::{BLOCK, CacheElement, Vector};
 
-/// The rows that are computed together, in lanes.
+/// The rows that are computed together, one in each lane.
 #[derive(Default)]
 pub(super) struct Packed {
     pub(super) tokens: u64,
     rows: Vec<usize>,
     /// The number of rows, rounded up to whole vectors.
     width: usize,
-    /// For each dimension, that of all rows.
+    /// For each dimension, the numbers of all rows.
     queries: Vec<f32>,
     max: Vec<f32>,
     sum: Vec<f32>,
@@ -21,7 +21,7 @@ pub(super) struct Packed {
 // As in `super`.
 impl Tile {
     #[inline(always)]
-    pub(super) unsafe fn see_together<V: Vector, S: Source>(
+    pub(super) unsafe fn see_together<V: Vector, S: CacheElement>(
         &mut self,
         operation: &Operation,
         start: usize,
@@ -29,7 +29,7 @@ impl Tile {
         (visible, is_biased): (Option<&[u64]>, bool),
     ) {
         let cells = BLOCK.min(operation.cells as usize - start);
-        // SAFETY: the caller's; all buffers have room for a block.
+        // SAFETY: the caller's; all buffers hold a block.
         unsafe {
             let finite_keys = convert::<V, S>(
                 operation.k.add(start * operation.k_cell + self.kv_head * operation.k_head),
@@ -57,9 +57,9 @@ impl Tile {
         }
     }
 
-    /// Each token with just the cells that it sees: a weight of 0 does not hide what is infinite.
+    /// Computes each token with only the cells that it sees, because a weight of 0 does not hide an infinite number.
     #[inline(always)]
-    unsafe fn see_one_by_one<V: Vector, S: Source>(
+    unsafe fn see_one_by_one<V: Vector, S: CacheElement>(
         &mut self,
         operation: &Operation,
         start: usize,
@@ -79,7 +79,7 @@ impl Tile {
         }
     }
 
-    /// Puts the rows of some tokens into lanes, if others are there.
+    /// Puts the rows of some tokens into lanes, unless they already are there.
     #[inline(always)]
     fn pack<V: Vector>(&mut self, tokens: u64) {
         if self.packed.tokens == tokens {
@@ -106,14 +106,14 @@ impl Tile {
         }
     }
 
-    /// Products of a block's keys with all packed queries.
+    /// Multiplies a block's keys with all packed queries.
     #[inline(always)]
     unsafe fn multiply_keys<V: Vector>(&mut self) {
         let (vectors, mut at) = (self.packed.width / V::COUNT, 0);
         while at < vectors {
             // SAFETY: the caller's.
             unsafe {
-                // As many sums at a time as there are registers: 32 with AVX-512, else 16.
+                // As many sums at a time as fit into registers: there are 32 with AVX-512, otherwise 16.
                 at += match (vectors - at, V::COUNT) {
                     (3.., 16) => self.multiply_some::<V, 8, 3>(at),
                     (2, 16) => self.multiply_some::<V, 8, 2>(at),
@@ -158,7 +158,7 @@ impl Tile {
         VECTORS
     }
 
-    /// What the mask adds to the products of packed rows.
+    /// Reads the mask's addends to the products of packed rows.
     unsafe fn read_bias(&mut self, operation: &Operation, start: usize, cells: usize) {
         let width = self.packed.width;
         fill(&mut self.bias, BLOCK * width, f32::NEG_INFINITY);
@@ -171,7 +171,7 @@ impl Tile {
         }
     }
 
-    /// A bias that hides what packed tokens do not see.
+    /// Sets a bias that hides the cells that packed tokens do not see.
     fn hide(&mut self, visible: &[u64]) {
         let (width, group) = (self.packed.width, self.group);
         fill(&mut self.bias, BLOCK * width, 0.0);
@@ -202,7 +202,7 @@ impl Tile {
                     }
                 }
                 let before = V::load(self.packed.max.as_ptr().add(lane));
-                // Two at a time, because each waits for the one before.
+                // Two chains, because each step depends on the one before.
                 let mut max = [before; 2];
                 for cell in (0..BLOCK).step_by(2) {
                     max[0] = max[0].max(V::load(weights.add(cell * width)));
@@ -226,7 +226,7 @@ impl Tile {
         }
     }
 
-    /// Adds a block's values to all packed rows, by their weights.
+    /// Adds a block's weighted values to all packed rows.
     #[inline(always)]
     unsafe fn add_values<V: Vector>(&mut self) {
         let rows = self.packed.rows.len();
@@ -312,14 +312,14 @@ impl Tile {
     }
 }
 
-/// Converts the rows of a block. Those beyond the last cell are 0. Returns whether all numbers are finite.
+/// Converts the rows of a block to f32. Rows beyond the last cell are 0. Returns whether all numbers are finite.
 #[inline(always)]
-unsafe fn convert<V: Vector, S: Source>(
+unsafe fn convert<V: Vector, S: CacheElement>(
     from: *const u8,
     (stride, cells): (usize, usize),
     (to, size): (&mut [f32], usize),
 ) -> bool {
-    // SAFETY: the cells are within the cache, and the buffer has room for a block.
+    // SAFETY: the cells are within the cache, and the buffer holds a block.
     unsafe {
         let (mut odd, zero) = (V::splat(0.0), V::splat(0.0));
         for cell in 0..cells {

@@ -1,5 +1,5 @@
-//! Attention operations with random numbers, as graphs of the library.
-#![allow(unsafe_code, reason = "operations are built with the library's own functions")]
+//! Attention operations with random numbers, computed through the library's graphs.
+#![allow(unsafe_code, reason = "operations are built with the library's functions")]
 
 use std::time::Instant;
 
@@ -24,12 +24,12 @@ pub(crate) struct Case {
     pub(crate) cells: usize,
     /// For each token, which cells it sees.
     pub(crate) visible: Vec<Vec<bool>>,
-    /// What the mask has for visible cells.
+    /// The mask's value for visible cells.
     pub(crate) bias: f32,
     pub(crate) sinks: bool,
     pub(crate) number: Number,
     pub(crate) threads: usize,
-    /// Cells with a number that is not finite in each head: of a request that overflowed.
+    /// Cells with a number that is not finite in each head, as after a request that overflowed.
     pub(crate) overflown: Vec<usize>,
     pub(crate) seed: u64,
 }
@@ -40,7 +40,7 @@ impl Case {
         (0..count).map(|_| self.rounded(random.number() * scale)).collect()
     }
 
-    /// What the cache makes of a number.
+    /// A number as the cache stores it.
     fn rounded(&self, value: f32) -> f32 {
         match self.number {
             Number::F32 => value,
@@ -79,7 +79,7 @@ impl Case {
         1.0 / (self.key_size as f32).sqrt()
     }
 
-    /// By the definition: a row for each token and head. Not a number for tokens that see an overflown cell.
+    /// The result by definition: a row for each token and head. NaN for tokens that see an overflown cell.
     pub(crate) fn exact(&self) -> Vec<f64> {
         let (queries, keys, values, sinks) = (self.queries(), self.keys(), self.values(), self.sinks());
         let (heads, kv_heads) = self.heads;
@@ -116,12 +116,12 @@ impl Case {
         result
     }
 
-    /// As the library computes it, by the kernel that is selected.
+    /// The result that the library computes with the selected kernel.
     pub(crate) fn computed(&self) -> Vec<f32> {
         self.computed_often(1).0
     }
 
-    /// The same, computed several times, with the seconds of the fastest one.
+    /// The same, computed several times, with the seconds of the fastest run.
     pub(crate) fn computed_often(&self, times: usize) -> (Vec<f32>, f64) {
         let (heads, kv_heads) = self.heads;
         let (tokens, cells) = (self.visible.len(), self.cells);
@@ -130,12 +130,12 @@ impl Case {
             Number::F16 => sys::GGML_TYPE_F16,
             Number::Bf16 => sys::GGML_TYPE_BF16,
         };
-        // SAFETY: the context has room for all tensors, and outlives their use; data is written within their sizes.
+        // SAFETY: the context can hold all tensors, and outlives their use; data is written within their sizes.
         unsafe {
             let params = sys::ggml_init_params { mem_size: 1 << 28, mem_buffer: std::ptr::null_mut(), no_alloc: false };
             let context = sys::ggml_init(params);
             assert!(!context.is_null());
-            // Token after token and cell after cell, as llama.cpp has them; heads are the third dimension of a view.
+            // In order of tokens and cells, as in llama.cpp; heads are the third dimension of a view.
             let permuted = |kind, size: usize, heads: usize, count: usize, data: &[f32]| {
                 let tensor = sys::ggml_new_tensor_3d(context, kind, size as i64, heads as i64, count as i64);
                 write_numbers(tensor, kind, data);
@@ -174,7 +174,7 @@ impl Case {
 }
 
 /// # Safety
-/// The tensor must have as many numbers.
+/// The tensor must hold this number of numbers.
 unsafe fn write_numbers(tensor: *mut sys::ggml_tensor, kind: sys::ggml_type, numbers: &[f32]) {
     let bits: Vec<u8> = match kind {
         sys::GGML_TYPE_F32 => numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),

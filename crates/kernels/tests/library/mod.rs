@@ -1,5 +1,5 @@
-//! The library's kernels, and numbers for them.
-#![allow(unsafe_code, reason = "these are the library's own functions")]
+//! Loads the library's kernels, and generates random numbers for them.
+#![allow(unsafe_code, reason = "these are the library's functions")]
 
 use llama_cpp_sys_2 as sys;
 
@@ -23,7 +23,7 @@ impl Random {
 /// The kernels for this CPU.
 pub(crate) fn cpu(threads: usize) -> sys::ggml_backend_t {
     kernels::load().expect("kernels");
-    // SAFETY: the library of kernels exports the function so, and its name ends with a null.
+    // SAFETY: the library of kernels exports the function with this signature, and its name ends with a null.
     unsafe {
         let backend = sys::ggml_backend_init_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU, std::ptr::null());
         let registry = sys::ggml_backend_dev_backend_reg(sys::ggml_backend_get_device(backend));

@@ -1,33 +1,33 @@
-//! When a request that waits is moved to another member.
+//! When a waiting request is moved to another member.
 //!
-//! A completion arrives whole, so a long one looks like one that never comes. What tells them apart is the request's
-//! own limit of tokens, what the median member needs for so many, and what the member and its peers did meanwhile. If
-//! its peers are as silent, moving would not help, and would only add load. A single member is never left.
-//! A request is moved once at most, and only to a member that is ready.
+//! A completion arrives whole, so a long one looks like one that never arrives. They are distinguished by the request's
+//! limit of tokens, the time that the median member needs for so long a completion, and the responses of the member and
+//! its peers meanwhile. If its peers are as silent, moving would not help, and would only add load. Requests never leave
+//! a single member. A request is moved at most once, and only to a member that is ready.
 
 use super::{Balance, Lease, MemberState, SlotState};
 use crate::affinity::Affinity;
 
-/// With so many requests, it is enough for a member to be silent for as long as a few of them take: they are not all
-/// long ones.
+/// With at least this number of requests, a member counts as silent after the time that a few of them take, because not
+/// all of them are long.
 const MANY_REQUESTS: usize = 4;
-/// Of a member that responds to others, a request is moved only after so many times its patience.
+/// If the member responds to other requests, a request is moved only after this multiple of its patience.
 const OVERDUE_FACTOR: f64 = 2.0;
-/// Moves on suspicion are limited to this part of completions, after a few that are free.
+/// Uncertain moves are limited to this fraction of completions, after a few that are free.
 const MOVES_PER_COMPLETION: f64 = 0.05;
 const MAX_BUDGET: f64 = 5.0;
 const INITIAL_AVOIDANCE_MS: u64 = 1_000;
 const MAX_AVOIDANCE_MS: u64 = 15_000;
-/// Consecutive failed health checks; one may be lost.
+/// Consecutive failed health checks; a single one may be lost.
 const UNHEALTHY_CHECKS: u32 = 2;
 
-/// A request that has got no response so far.
+/// A request without a response so far.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitingRequest<'a> {
     pub lease: &'a Lease,
     pub affinity: Affinity,
     pub max_tokens: u32,
-    /// Members that are not to be asked, the present one among them.
+    /// Members that must not get it, including the present one.
     pub excluded: &'a [usize],
 }
 
@@ -35,7 +35,7 @@ pub struct WaitingRequest<'a> {
 pub enum MoveReason {
     /// The member fails its health checks.
     Unhealthy,
-    /// It has responded to nobody for as long.
+    /// It has responded to no request in that time.
     Silent,
     /// It responds to others.
     Overdue,
@@ -45,13 +45,13 @@ impl MoveReason {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unhealthy => "it fails its health checks",
-            Self::Silent => "it has not responded to anyone for longer than its peers would have taken",
-            Self::Overdue => "a request has waited for much longer than its peers would have taken",
+            Self::Silent => "it has responded to no request for longer than its peers would have taken",
+            Self::Overdue => "a request has waited much longer than its peers would have taken",
         }
     }
 }
 
-/// Moves that are not backed by what peers did.
+/// Limits moves that the responses of peers do not justify.
 #[derive(Debug, Clone)]
 pub(super) struct MoveBudget(f64);
 
@@ -75,7 +75,7 @@ impl MoveBudget {
     }
 }
 
-/// For how long a member that hung is avoided, though it may pass its health checks. Grows until it completes a request.
+/// How long a member that hung is avoided, even if it passes its health checks. Grows until it completes a request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Avoidance {
     until: u64,
@@ -87,7 +87,7 @@ impl Avoidance {
         now < self.until
     }
 
-    /// A request hung. Those that were sent before the last time tell nothing new.
+    /// Records that a request hung. A request that was sent before the last avoidance ended changes nothing.
     pub(super) fn begin(&mut self, sent_at: u64, now: u64) {
         if self.backoff == 0 || sent_at >= self.until {
             self.backoff = (self.backoff * 2).clamp(INITIAL_AVOIDANCE_MS, MAX_AVOIDANCE_MS);
@@ -97,8 +97,8 @@ impl Avoidance {
 }
 
 impl Balance {
-    /// Leases another member for a request that should wait no longer where it is. The lease that it has is then to be
-    /// released with `Observation::moved`.
+    /// Leases another member for a request that should no longer wait at its member. The caller must then release the
+    /// former lease with `Observation::moved`.
     pub fn move_elsewhere(&mut self, request: WaitingRequest<'_>, now: u64) -> Option<(Lease, MoveReason)> {
         self.compare_if_due(now);
         let (reason, is_certain) = self.reason_to_move(&request, now)?;
@@ -106,7 +106,7 @@ impl Balance {
         (is_certain || self.move_budget.take()).then(|| (self.lease(slot, now), reason))
     }
 
-    /// Why the request should be moved, and whether that is certain rather than likely.
+    /// Why the request should be moved, and whether that is certain.
     fn reason_to_move(&self, request: &WaitingRequest<'_>, now: u64) -> Option<(MoveReason, bool)> {
         let lease = request.lease;
         let member = &self.members[lease.member];
@@ -132,7 +132,7 @@ impl Balance {
         }
         match silent {
             _ if responding > silent => Some((MoveReason::Silent, true)),
-            // Nobody knows: the others had nothing to do.
+            // Uncertain, because the peers had no work.
             0 => Some((MoveReason::Silent, false)),
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! The balance under traffic, with time as it suits the test.
+//! The balance under traffic, in virtual time.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn prefix(number: u64) -> Affinity {
     Affinity::from_numbers(None, number)
 }
 
-/// Where a request goes that ends at once.
+/// The member that gets a request. The request ends immediately.
 fn home(balance: &mut Balance, number: u64) -> usize {
     let lease = balance.choose(prefix(number), &[], 0).unwrap();
     let member = lease.member();
@@ -20,7 +20,7 @@ fn home(balance: &mut Balance, number: u64) -> usize {
     member
 }
 
-/// Lets requests arrive twenty times a second until all are done, and counts who took them.
+/// Sends twenty requests per second until all are done, and counts them by member.
 fn serve(balance: &mut Balance, now: &mut u64, count: u64, took: impl Fn(usize) -> u64) -> Vec<usize> {
     let (mut counts, mut in_flight) = (vec![0; balance.members().len()], Vec::<(u64, Lease)>::new());
     for number in 0..count {
@@ -57,7 +57,7 @@ fn losing_a_member_moves_only_its_own_prefixes() {
         let after = home(&mut four, number as u64);
         assert!(before == after || before == 4, "prefix {number} moved from {before} to {after}");
     }
-    // The same if it leaves later, and its prefixes come back with it.
+    // The same if it leaves later. Its prefixes return with it.
     five.retire(4);
     assert!(five.members()[4].is_vacant());
     (0..1000).for_each(|number| assert_eq!(home(&mut five, number), home(&mut four, number)));
@@ -69,7 +69,7 @@ fn losing_a_member_moves_only_its_own_prefixes() {
 #[test]
 fn a_hot_prefix_spills_to_the_same_members_every_time() {
     let mut balance = Balance::new(names(10));
-    // Everyone else has something to do, so that shares are not tiny.
+    // The other members have load, so that the mean is not tiny.
     let _others: Vec<_> = (0..40).map(|number| balance.choose(prefix(number), &[], 0).unwrap()).collect();
     let mut spill = |count| {
         let leases: Vec<_> = (0..count).map(|_| balance.choose(prefix(7_777), &[], 0).unwrap()).collect();
@@ -137,14 +137,14 @@ fn a_hung_member_gets_nothing_and_recovers_with_its_first_response() {
     others.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
     serve(&mut balance, &mut now, 50, |_| 1000);
     let hung = serve(&mut balance, &mut now, 400, |_| 1000);
-    assert_eq!(hung[0], 0, "nothing more while it owes so much");
+    assert_eq!(hung[0], 0, "no requests while it hangs");
     stuck.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
     let back = serve(&mut balance, &mut now, 4000, |_| 1000);
     assert!(back[0] > 500, "{back:?}");
 }
 
 #[test]
-fn a_saturated_member_is_avoided_for_as_long_as_it_said() {
+fn a_saturated_member_is_avoided_for_the_time_that_it_reported() {
     let mut balance = Balance::new(names(2));
     let lease = balance.choose(prefix(1), &[], 0).unwrap();
     let (full, other) = (lease.member(), 1 - lease.member());
@@ -157,7 +157,7 @@ fn a_saturated_member_is_avoided_for_as_long_as_it_said() {
         member
     };
     assert_eq!((go(&[], 0), go(&[], 2_999), go(&[], 3_000)), (other, other, full));
-    assert_eq!(go(&[other], 100), full, "better than none");
+    assert_eq!(go(&[other], 100), full, "if there is no other");
 }
 
 #[test]
@@ -178,15 +178,15 @@ fn a_leaving_member_finishes_its_requests_and_a_new_one_is_probed_first() {
     assert_eq!(balance.add("http://newest:8000/v1", true), 0);
 }
 
-/// Eight members that have completed requests of 50 tokens in a second each, the last of them just now.
+/// Eight members that have completed requests of 50 tokens in one second each, most recently just now.
 fn warm_fleet(now: &mut u64) -> Balance {
     let mut balance = Balance::new(names(8));
     serve(&mut balance, now, 400, |_| 1000);
     balance
 }
 
-/// What becomes of a request that waits, if others are completed meanwhile where `responds` says so: when it is moved,
-/// and why.
+/// Lets a request wait until it is moved, while the members for which `responds` is true complete others. Returns the
+/// reason of the move, and advances `now` to it.
 fn wait(balance: &mut Balance, lease: &Lease, now: &mut u64, responds: impl Fn(usize) -> bool) -> Option<MoveReason> {
     let began = *now;
     let mut in_flight = Vec::<(u64, Lease)>::new();
@@ -210,16 +210,16 @@ fn wait(balance: &mut Balance, lease: &Lease, now: &mut u64, responds: impl Fn(u
 }
 
 #[test]
-fn a_request_leaves_a_member_that_responds_to_nobody_while_its_peers_do() {
+fn a_request_leaves_a_silent_member_while_its_peers_respond() {
     let mut now = 0;
     let mut balance = warm_fleet(&mut now);
     let lease = balance.choose(prefix(1), &[], now).unwrap();
     let (hung, began) = (lease.member(), now);
     assert_eq!(wait(&mut balance, &lease, &mut now, |member| member != hung), Some(MoveReason::Silent));
-    // 248 tokens take its peers four seconds and a half.
+    // Its peers take four and a half seconds for 248 tokens.
     assert!((8_000..12_000).contains(&(now - began)), "{}", now - began);
     balance.release(lease, Observation::moved(MoveReason::Silent), now);
-    // It is avoided at first, though nothing waits there any more that would tell.
+    // It is avoided at first, although no waiting request shows any longer that it hangs.
     let avoided = (0..100).filter(|number| home(&mut balance, *number) == hung).count();
     assert_eq!(avoided, 0);
 }
@@ -232,7 +232,7 @@ fn many_requests_leave_a_silent_member_sooner_because_not_all_of_them_are_long()
     let (stuck, others): (Vec<_>, Vec<_>) = leases.into_iter().partition(|lease| lease.member() == 0);
     others.into_iter().for_each(|lease| balance.release(lease, Observation::completed(50), now));
     let began = now;
-    // The last of them as soon as the first.
+    // The last request is moved as early as the first.
     for lease in stuck {
         assert_eq!(wait(&mut balance, &lease, &mut now, |member| member != 0), Some(MoveReason::Silent));
         balance.release(lease, Observation::moved(MoveReason::Silent), now);
@@ -259,10 +259,10 @@ fn a_single_member_is_never_left() {
 }
 
 #[test]
-fn moves_without_evidence_are_few() {
+fn uncertain_moves_are_limited() {
     let mut now = 0;
     let mut balance = warm_fleet(&mut now);
-    // One request at a time: whether its peers would be as slow, nobody knows.
+    // With one request at a time, it is unknown whether the peers would be as slow.
     let moved = (0..1000).filter(|number| {
         let lease = balance.choose(prefix(*number), &[], now).unwrap();
         now += 60_000;
@@ -280,7 +280,7 @@ fn moves_without_evidence_are_few() {
 }
 
 #[test]
-fn requests_leave_a_member_that_fails_its_health_checks_at_once_and_a_probe_does_not() {
+fn requests_immediately_leave_a_member_that_fails_its_health_checks_but_a_probe_stays() {
     let mut balance = Balance::new(names(2));
     let lease = balance.choose(prefix(1), &[], 0).unwrap();
     let (sick, excluded) = (lease.member(), [lease.member()]);
@@ -294,7 +294,7 @@ fn requests_leave_a_member_that_fails_its_health_checks_at_once_and_a_probe_does
     assert_eq!((other.member(), reason), (1 - sick, MoveReason::Unhealthy));
     balance.release(lease, Observation::moved(reason), 0);
     balance.release(other, Observation::completed(1), 0);
-    // Whoever is sent there to find out whether it is back stays.
+    // A request that probes whether the member has recovered stays.
     let probe = balance.choose(prefix(1), &[1 - sick], 600).unwrap();
     assert!(balance.move_elsewhere(request(&probe, &excluded), 600).is_none());
     balance.release(probe, Observation::completed(1), 600);
@@ -302,7 +302,7 @@ fn requests_leave_a_member_that_fails_its_health_checks_at_once_and_a_probe_does
 }
 
 #[test]
-fn a_member_that_hangs_again_and_again_is_tried_less_and_less() {
+fn a_member_that_hangs_repeatedly_is_tried_less_and_less() {
     let mut now = 0;
     let mut balance = warm_fleet(&mut now);
     let mut tries = 0;
@@ -323,7 +323,7 @@ fn a_member_that_hangs_again_and_again_is_tried_less_and_less() {
 }
 
 proptest! {
-    /// Under any traffic, loads are counted exactly and bounded by a quarter above the share, the excluded member is
+    /// Under any traffic, loads are counted exactly and exceed the share by at most a quarter, the excluded member is
     /// never chosen, and a member is always chosen while one is healthy.
     #[test]
     fn loads_stay_bounded(count in 1..8usize, steps in proptest::collection::vec((0..4u64, 0..10u8), 1..300)) {

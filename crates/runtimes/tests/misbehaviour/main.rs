@@ -1,7 +1,7 @@
-//! Runtimes that misbehave at random, and callers with a nonce each: everyone gets their own nonce or an error, and a
-//! request that the runtime treats well is completed, whatever it did to the requests before.
+//! Runtimes that misbehave at random, and callers with a nonce each. Every caller gets its own nonce or an error, and a
+//! request that the runtime answers correctly is completed, regardless of its behaviour at earlier requests.
 //!
-//! `SCRIPTS` sets how many scripts are run, `TEST_SEED` repeats their random choices.
+//! `SCRIPTS` sets the number of scripts, `TEST_SEED` repeats their random choices.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod runtime;
@@ -87,12 +87,12 @@ async fn run_script(url: String, ids: Ids, mut rng: fastrand::Rng) -> Summary {
                     summary.failed += 1;
                     continue;
                 }
-                Outcome::Foreign => "another's answer".to_owned(),
+                Outcome::Foreign => "another caller's answer".to_owned(),
             };
             *summary.wrong.entry(format!("{ids:?}, {behaviour:?} after {before}: {wrong}")).or_default() += 1;
         }
         before = format!("{behaviours:?}");
-        pool.check().await; // which the service does all the time
+        pool.check().await; // as the service does periodically
         if rng.bool() {
             tokio::time::sleep(PAUSE).await;
         }

@@ -1,4 +1,4 @@
-//! A runtime that does to a request what the request's own message says, and repeats that message as the completion.
+//! A runtime that misbehaves as the message of a request says, and returns that message as the completion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
-/// Where its responses carry the ids of their requests.
+/// Where responses carry the ids of their requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ids {
     None,
@@ -18,7 +18,7 @@ pub(crate) enum Ids {
     InBody,
 }
 
-/// What it does to a request. The first four are good.
+/// How it responds to a request. The first four are correct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Complete,
@@ -26,9 +26,9 @@ pub(crate) enum Behaviour {
     ByteByByte,
     AfterInterim,
     Twice,
-    /// Again after that many milliseconds.
+    /// Again after this number of milliseconds.
     TwiceLate(u64),
-    /// Again, but not to its end.
+    /// Again, but incomplete.
     TwiceInPart,
     LineBreakBehind,
     NoContentWithBody,
@@ -38,7 +38,7 @@ pub(crate) enum Behaviour {
     EmptyChunkSize,
     LengthTooSmall,
     LengthTooLarge,
-    /// Without reading the body, which is then read as another request.
+    /// Refuses without reading the body, which is then read as another request.
     RefusedEarly,
     AnsweredEarly,
     ServerError,
@@ -76,8 +76,8 @@ const ALL: [Behaviour; 22] = [
 ];
 
 impl Behaviour {
-    /// A runtime without ids is not later than connections to it stay unused: what comes then cannot be told from the
-    /// next response.
+    /// A runtime without ids sends a second response within the time that connections to it stay unused: a later one would
+    /// look like the next response.
     pub(crate) fn random(rng: &mut fastrand::Rng, ids: Ids) -> Self {
         let behaviours = if rng.bool() { &ALL[..4] } else { &ALL[4..] };
         match *rng.choice(behaviours).unwrap() {
@@ -134,13 +134,13 @@ impl Runtime {
     }
 }
 
-/// Until either side closes the connection.
+/// Serves until either side closes the connection.
 async fn serve(socket: UnixStream, ids: Ids) -> Option<()> {
     let (read, write) = socket.into_split();
     let (mut read, write) = (BufReader::new(read), Arc::new(Mutex::new(write)));
     loop {
         let Some(head) = read_head(&mut read).await else {
-            // What follows an early response is no request.
+            // The data after an early response is not a request.
             let mut write = write.lock().await;
             write.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.ok()?;
             return None;
@@ -153,7 +153,7 @@ async fn serve(socket: UnixStream, ids: Ids) -> Option<()> {
             respond(&write, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await?;
             continue;
         }
-        // As if its first part had arrived with the head.
+        // Peeks at the body, as if its first part had arrived with the head.
         let length: usize = header("content-length").parse().unwrap();
         let body = read.fill_buf().await.ok()?;
         let body = if body.len() < length { read_all(&mut read, length).await? } else { body[..length].to_vec() };
@@ -173,7 +173,7 @@ async fn read_all(read: &mut BufReader<OwnedReadHalf>, length: usize) -> Option<
     Some(body)
 }
 
-/// `None` if what arrives is no head of a request.
+/// `None` if the data is not the head of a request.
 async fn read_head(read: &mut BufReader<OwnedReadHalf>) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -224,7 +224,7 @@ async fn respond(write: &Mutex<OwnedWriteHalf>, bytes: &[u8]) -> Option<()> {
     write.lock().await.write_all(bytes).await.ok()
 }
 
-/// `None` if that ends the connection.
+/// `None` if this ends the connection.
 async fn perform(write: &Arc<Mutex<OwnedWriteHalf>>, behaviour: Behaviour, response: &Response) -> Option<()> {
     let complete = response.complete();
     let bytes = match behaviour {

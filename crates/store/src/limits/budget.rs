@@ -1,4 +1,4 @@
-//! Budgets of tokens or requests, and how they stand. Pure.
+//! Budgets of tokens or requests, and their use. Pure.
 
 use chat::Timestamp;
 
@@ -18,8 +18,8 @@ impl Budget {
         LimitKind::Budget(self.unit, self.period)
     }
 
-    /// Of tokens and requests, what this budget counts.
-    pub(crate) fn of(&self, requests: u64, tokens: u64) -> u64 {
+    /// The one of the two numbers that this budget counts.
+    pub(crate) fn units(&self, requests: u64, tokens: u64) -> u64 {
         match self.unit {
             BudgetUnit::Tokens => tokens,
             BudgetUnit::Requests => requests,
@@ -27,11 +27,11 @@ impl Budget {
     }
 }
 
-/// A limit, and how it stands.
+/// A limit and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitUse {
     pub limit: Limit,
-    /// `None` for what is no budget, and for a budget of each person that is not looked at for one.
+    /// `None` if the limit is not a budget, or is a budget of each person and the viewer sees all people.
     pub budget: Option<BudgetUse>,
 }
 
@@ -39,19 +39,19 @@ pub struct LimitUse {
 pub struct BudgetUse {
     pub used: u64,
     pub left: u64,
-    /// What will be used at the end of the period if it goes on like this; `None` too soon after its beginning.
+    /// The use at the end of the period at the present pace; `None` too soon after the start of the period.
     pub forecast: Option<u64>,
     /// Requests whose tokens no runtime measured; they are not in `used`.
     pub unmeasured: u64,
     pub renews_at: Timestamp,
 }
 
-/// The part of a period that must have passed for a forecast.
+/// The share of a period that must have passed before a forecast is made.
 const FORECAST_AFTER: f64 = 0.05;
 
 impl BudgetUse {
     pub(crate) fn new(budget: Budget, spent: Spending, now: Timestamp) -> Self {
-        let (used, renews_at) = (budget.of(spent.requests, spent.tokens), budget.period.end(now));
+        let (used, renews_at) = (budget.units(spent.requests, spent.tokens), budget.period.end(now));
         let start = budget.period.start(now);
         let passed = now.duration_since(start).as_secs_f64() / renews_at.duration_since(start).as_secs_f64();
         Self {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forecast_goes_on_as_before_once_some_time_has_passed() {
+    fn a_forecast_extrapolates_once_enough_of_the_period_has_passed() {
         const DAY: u64 = 86_400;
         let budget = Budget { unit: BudgetUnit::Tokens, period: BudgetPeriod::Day, amount: 100 };
         let spent = Spending { tokens: 30, ..Spending::default() };

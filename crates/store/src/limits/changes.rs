@@ -1,8 +1,8 @@
 //! Reads and changes limits.
 //!
-//! Every change gives the limits another version, which is read with every key: a limit holds for the next request on
-//! every replica. What a scope spent before it had a budget is summed up in the change's own transaction, while no row is
-//! committed; from then on commits add to it.
+//! Every change gives the limits a new version, which is read with every key: a limit applies to the next request on
+//! every replica. The transaction that adds a scope's first budget sums up what the scope has spent, while no row can be
+//! committed; every later commit adds to the sum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::viewer::Viewer;
 use crate::{Admin, Store, StoreError, postgres, sqlite};
 
 impl Store {
-    /// The limits of a caller, of the version that the database had when the key was looked up or of a later one.
+    /// The limits of a caller, at least as new as when the key was looked up.
     pub(super) async fn limits_of(&self, caller: &Caller) -> Result<CallerLimits, StoreError> {
         let current = || Some(self.limits.read().clone()).filter(|known| known.version == caller.limits_version());
         let known = match current() {
@@ -40,7 +40,7 @@ impl Store {
 
     async fn load_limits(&self) -> Result<Arc<LimitTable>, StoreError> {
         let mut connection = self.connection().await?;
-        // The version first: what changes in between is then loaded again.
+        // The version first: limits that change in between are then loaded again.
         let version = connection.query_value(LIMITS_VERSION, &[]).await?;
         let limits = connection.query("SELECT scope, kind, amount FROM limits", &[], limit).await?;
         let loaded = Arc::new(LimitTable::new(version, limits));
@@ -48,7 +48,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Sets a limit, in place of one of that kind; `false` if there is no such key or person.
+    /// Sets or replaces a limit; `false` if there is no such key or person.
     pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
         self.change(admin.0, async |transaction| {
             let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
@@ -81,8 +81,8 @@ impl Store {
         .await
     }
 
-    /// The limits that a viewer may see, with what is used of them: all, or those of a person, of that person's keys, of
-    /// each person and everyone's.
+    /// The limits that a viewer may see, with their use. An administrator sees all. Others see their own, those of their
+    /// keys, and those of each person and of everyone.
     pub async fn list_limits(&self, viewer: &Viewer) -> Result<Vec<LimitUse>, StoreError> {
         let visible = "$1 IS NULL OR limits.scope IN ('', '@') OR limits.scope = '@' || $1
             OR limits.scope IN (SELECT id FROM keys WHERE owner = $1)";
@@ -112,8 +112,8 @@ impl Store {
         let read = |row: &Row<'_>| {
             let limit = limit(row)?;
             let spent = Spending { requests: row.get(3)?, tokens: row.get(4)?, unmeasured: row.get(5)? };
-            let is_of_many = limit.scope == Scope::EachPerson && viewer.scope().is_none();
-            let budget = limit.budget().filter(|_| !is_of_many).map(|budget| BudgetUse::new(budget, spent, now));
+            let covers_many = limit.scope == Scope::EachPerson && viewer.scope().is_none();
+            let budget = limit.budget().filter(|_| !covers_many).map(|budget| BudgetUse::new(budget, spent, now));
             Ok(LimitUse { limit, budget })
         };
         self.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
@@ -125,12 +125,12 @@ pub(crate) const LIMITS_VERSION: &str = "SELECT version FROM limits_version";
 /// Sums of periods that are over.
 pub(crate) const DELETE_ENDED: &str = "DELETE FROM spending WHERE start < $1";
 
-/// The month before this one is kept, in case a clock was wrong.
+/// The start of the previous month, which is kept in case a clock was wrong.
 pub(crate) fn oldest_kept(now: Timestamp) -> Timestamp {
     BudgetPeriod::Month.start(BudgetPeriod::Month.start(now).saturating_sub(Duration::from_secs(1)))
 }
 
-/// Gives the limits another version: a random one, so that none comes back after a fail-over has lost some.
+/// Gives the limits a new version. It is random, so that no version recurs after a failover has lost some.
 pub(crate) async fn count_up(transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
     let version = getrandom::u64()? >> 1;
     transaction.execute("UPDATE limits_version SET version = $1", params![version]).await.map(drop)
@@ -141,15 +141,15 @@ fn limit(row: &Row<'_>) -> Result<Limit, StoreError> {
     Ok(Limit { scope: row.get::<String>(0)?.parse()?, kind, amount: row.get(2)? })
 }
 
-/// Whether commits count what a scope spends already.
+/// Whether commits already count the spending of a scope.
 async fn has_budget(transaction: &mut Transaction<'_>, scope: Scope) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT 1 FROM limits WHERE scope = $1
         AND kind NOT IN ('requests-per-minute', 'requests-in-flight'))";
     transaction.query_value(find, params![&*scope.to_string()]).await
 }
 
-/// Sums up what was spent in the current day and month. No row is committed until the transaction ends, and every later
-/// commit counts.
+/// Sums up the spending of the current day and month. No row is committed until the transaction ends, and every later
+/// commit adds to the sums.
 async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Result<(), StoreError> {
     let (now, range) = (transaction.now(), ScopeRange::limited_by(scope));
     let mut recorded = RecordedSpending::at(now);
@@ -158,12 +158,12 @@ async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Resu
         Connection::Postgres(client) => postgres::sum_recorded(client, &range, &mut recorded).await?,
     }
     let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
-    // Sums of the day before stay, for requests that arrived then.
+    // Sums of the previous day stay, for requests that arrived on that day.
     let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2 AND start IN ($3, $4)";
     transaction.execute(forget, params![&*range.first, &*range.last, day, month]).await?;
     for (scope, spent) in &recorded.by_scope {
         for period in BudgetPeriod::ALL {
-            let Spending { requests, tokens, unmeasured } = *spent.of(period);
+            let Spending { requests, tokens, unmeasured } = *spent.in_period(period);
             let set = "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
                 VALUES ($1, $2, $3, 0, $4, $5, $6)";
             let (scope, start) = (scope.to_string(), period.start(now));
@@ -184,7 +184,7 @@ async fn note_change(
     transaction.audit(admin.0, action, subject).await
 }
 
-/// Whose limit it is; `None` if there is no such key or person.
+/// The subject of a limit; `None` if there is no such key or person.
 async fn subject(transaction: &mut Transaction<'_>, scope: Scope) -> Result<Option<AuditSubject>, StoreError> {
     match scope {
         Scope::Everyone => Ok(Some(AuditSubject::everyone())),

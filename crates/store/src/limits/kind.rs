@@ -1,4 +1,4 @@
-//! What can be limited, and how amounts are written. Pure.
+//! Kinds of limits, and how amounts are parsed. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,6 @@ use super::budget::Budget;
 use super::spending::BudgetPeriod;
 use crate::scope::Scope;
 
-/// What is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitKind {
     Budget(BudgetUnit, BudgetPeriod),
@@ -31,7 +30,7 @@ impl LimitKind {
         Self::RequestsInFlight,
     ];
 
-    /// As the command line, forms and the database write it.
+    /// The name on the command line, in forms and in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Budget(BudgetUnit::Tokens, BudgetPeriod::Day) => "tokens-per-day",
@@ -43,14 +42,14 @@ impl LimitKind {
         }
     }
 
-    /// As a sentence has it: `tokens per day`.
+    /// The name in a sentence: `tokens per day`.
     pub fn describe(self) -> String {
         self.as_str().replace('-', " ")
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no such limit; there are {}", LimitKind::ALL.map(LimitKind::as_str).join(", "))]
+#[error("there is no such limit; the limits are {}", LimitKind::ALL.map(LimitKind::as_str).join(", "))]
 pub struct LimitKindError;
 
 impl FromStr for LimitKind {
@@ -79,10 +78,10 @@ pub struct Limit {
 pub struct LimitAmountError;
 
 impl Limit {
-    /// Far more than anybody can use.
+    /// Far above any real use.
     const MAX_AMOUNT: u64 = 1_000_000_000_000_000;
 
-    /// Digits may be in groups of three, as people write them. What could be a decimal point is refused.
+    /// Digits may be in groups of three. A separator that could be a decimal point is refused.
     pub fn parse_amount(typed: &str) -> Result<u64, LimitAmountError> {
         let is_separator = |character: char| matches!(character, ',' | '.' | '\'' | '_') || character.is_whitespace();
         let mut groups = typed.trim().split(is_separator);
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_amount_is_read_as_people_write_it() {
+    fn amounts_may_be_grouped_but_have_no_decimals() {
         for (typed, amount) in [
             ("1000", 1_000),
             ("1,000,000", 1_000_000),
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_read_as_it_is_written() {
+    fn every_kind_round_trips() {
         for kind in LimitKind::ALL {
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }

@@ -1,12 +1,12 @@
-//! Limits of a key, a person, each person or everyone: may this request run?
+//! Limits of a key, a person, each person or everyone.
 //!
-//! A request reserves what it can use at most, in one step that decides over all of its scopes (`state`): what was spent,
-//! what is reserved and what it asks for must fit every budget. The commit of its row adds what it used to `spending` and
-//! ends the reservation. So a budget is never overshot, and nothing is counted twice. Requests per minute and in flight
-//! are decided in the same step.
+//! A request reserves its maximum use in one step that covers all of its scopes (`state`): the sum of the spending, the
+//! reservations and the request's maximum must fit every budget. The commit of the request's row adds the actual use to
+//! `spending` and ends the reservation, so that no budget is exceeded and nothing is counted twice. Requests per minute
+//! and in flight are checked in the same step.
 //!
-//! With SQLite one process serves, and keeps the state in memory. With PostgreSQL replicas share it in tables, and decide
-//! while they hold the rows of the limits in question (`postgres::limits`). Callers without limits pass untouched.
+//! With SQLite one process serves, and keeps the state in memory. With PostgreSQL replicas share the state in tables, and
+//! check it while they hold locks on the rows of these limits (`postgres::limits`). Callers without limits skip all of this.
 
 mod budget;
 mod changes;

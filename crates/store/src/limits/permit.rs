@@ -1,4 +1,4 @@
-//! What an admitted request holds of its limits until its row is committed.
+//! The reservation that an admitted request holds until its row is committed.
 
 use std::sync::Arc;
 
@@ -22,8 +22,7 @@ pub enum ReserveError {
     Store(#[from] StoreError),
 }
 
-/// A reservation, which ends when this is dropped. The ledger drops it once the request's row is durable, or known not to
-/// be.
+/// A reservation, which ends when this is dropped. The ledger drops it once the request's row is durable, or has failed.
 #[must_use]
 pub struct Permit {
     reservation: Reservation,
@@ -31,15 +30,15 @@ pub struct Permit {
     is_settled: bool,
 }
 
-/// Who keeps the reservation.
+/// Where the reservation is kept.
 pub(crate) enum Keeper {
     Memory(Arc<Mutex<State>>, Arc<StoreClock>),
     Database(UnboundedSender<Reserve>),
 }
 
-/// To the task that shares limits with other replicas.
+/// Commands for the task that shares limits with other replicas.
 pub(crate) enum Reserve {
-    /// The permit is sent there and back: if the caller is gone, it is dropped, and the reservation ends.
+    /// The permit is sent to the task and back: if the caller has hung up, it is dropped, and the reservation ends.
     Take {
         permit: Permit,
         limits: CallerLimits,
@@ -51,7 +50,7 @@ pub(crate) enum Reserve {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Release {
     pub(crate) request: RequestId,
-    /// The commit of the request's row has ended the reservation.
+    /// Whether the commit of the request's row has already ended the reservation.
     pub(crate) is_settled: bool,
 }
 
@@ -64,7 +63,7 @@ impl Permit {
         &self.reservation
     }
 
-    /// The request's row is committed, and with it what was spent.
+    /// The request's row and its spending are committed.
     pub(crate) fn settle(mut self) {
         self.is_settled = true;
     }
@@ -76,14 +75,14 @@ impl Drop for Permit {
             Keeper::Memory(state, clock) => state.lock().release(&self.reservation, clock.now()),
             Keeper::Database(task) => {
                 let release = Release { request: self.reservation.request, is_settled: self.is_settled };
-                let _ = task.send(Reserve::Release(release)); // without a task there are no more requests
+                let _ = task.send(Reserve::Release(release)); // without the task, no request is served
             }
         }
     }
 }
 
 impl Store {
-    /// Reserves what a request may use: one request and at most `tokens`. `None` for a caller without limits.
+    /// Reserves one request and at most `tokens`. `None` for a caller without limits.
     pub async fn reserve(
         &self,
         caller: &Caller,
@@ -97,7 +96,7 @@ impl Store {
         let reservation = Reservation { request, key: caller.key(), owner: caller.owner(), tokens };
         let permit = match &self.backend {
             Backend::Sqlite(backend) => backend.reserve(reservation, &limits, &self.clock)?,
-            // Boxed, because it is large: every request would carry it as well.
+            // Boxed, because this large future would be part of every request's future.
             Backend::Postgres(backend) => Box::pin(backend.reserve(reservation, limits)).await?,
         };
         Ok(Some(permit))

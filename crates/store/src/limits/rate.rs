@@ -7,7 +7,7 @@ use chat::Timestamp;
 
 const MINUTE_NANOS: u64 = 60_000_000_000;
 
-/// When the bucket will be empty, in nanoseconds since 1970.
+/// The time at which the bucket will be empty, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rate(u64);
 
@@ -20,12 +20,12 @@ impl Rate {
         self.0
     }
 
-    /// How many requests are in the bucket, a part of one as a whole.
+    /// The number of requests in the bucket, rounded up.
     pub(crate) fn level(self, now: Timestamp, limit: u64) -> u64 {
         self.filled(now).div_ceil(interval(limit)).min(limit)
     }
 
-    /// How long until one more may start.
+    /// The time until one more request may start.
     pub(crate) fn wait(self, now: Timestamp, limit: u64) -> Duration {
         match limit {
             0 => Duration::from_nanos(MINUTE_NANOS),
@@ -37,18 +37,18 @@ impl Rate {
         self.0 = nanos(now) + self.filled(now) + interval(limit);
     }
 
-    /// Whether anything is in the bucket.
+    /// Whether the bucket is not empty.
     pub(crate) fn is_of_use(self, now: Timestamp) -> bool {
         self.filled(now) > 0
     }
 
-    /// Never more than a minute: if it is, the clock was set back.
+    /// At most a minute: it would be more if the clock was set back.
     fn filled(self, now: Timestamp) -> u64 {
         self.0.saturating_sub(nanos(now)).min(MINUTE_NANOS)
     }
 }
 
-/// The time in which one request leaves the bucket.
+/// The time that one request stays in the bucket.
 fn interval(limit: u64) -> u64 {
     (MINUTE_NANOS / limit.max(1)).max(1)
 }
@@ -66,7 +66,7 @@ mod tests {
     const START: Timestamp = Timestamp::from_seconds(1_800_000_000);
 
     #[test]
-    fn one_per_minute_is_one_per_minute() {
+    fn a_limit_of_one_allows_one_request_per_minute() {
         let mut rate = Rate::default();
         assert_eq!(rate.wait(START, 1), Duration::ZERO);
         rate.start(START, 1);
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_starts_under_a_limit_of_none() {
+    fn a_limit_of_zero_allows_no_request() {
         assert_eq!(Rate::default().wait(START, 0), Duration::from_secs(60));
     }
 
     proptest! {
-        /// Callers that try at random moments, as often as they like.
+        /// Callers try at random times.
         #[test]
-        fn as_many_start_as_the_limit_says(
+        fn no_more_requests_start_than_the_limit_allows(
             limit in prop_oneof![1..20_u64, 1..2_000_u64],
             pauses in proptest::collection::vec(0..2_000_u64, 1..2_000),
         ) {
@@ -103,7 +103,7 @@ mod tests {
         }
 
         #[test]
-        fn who_waits_as_told_gets_in(limit in 1..100_000_u64, attempts in 1..300_usize) {
+        fn a_caller_that_waits_as_advised_is_admitted(limit in 1..100_000_u64, attempts in 1..300_usize) {
             let (mut rate, mut now) = (Rate::default(), START);
             for _ in 0..attempts {
                 let wait = rate.wait(now, limit);

@@ -1,7 +1,7 @@
-//! What requests count against budgets, by day and by month in UTC. Pure.
+//! Spending: requests and tokens that count against budgets, by day and by month in UTC. Pure.
 //!
-//! A completion counts, and so does a request whose caller hung up after a runtime had begun: otherwise a caller that hangs
-//! up in time would pay nothing. Tokens count as far as a runtime measured them.
+//! A completion counts. So does a request whose caller hung up after a runtime had begun: otherwise callers could avoid
+//! the count by hanging up early. Tokens count if a runtime measured them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,14 +18,14 @@ use crate::scope::Scope;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spending {
     pub requests: u64,
-    /// As far as they were measured.
+    /// Only measured tokens.
     pub tokens: u64,
     /// Requests whose tokens no runtime measured.
     pub unmeasured: u64,
 }
 
 impl Spending {
-    /// Of one request. `has_begun` says whether a runtime was asked.
+    /// The spending of one request. `has_begun`: a runtime was called.
     pub(crate) fn from_request(status: u16, has_begun: bool, total_tokens: Option<u32>) -> Self {
         let counts = status == COMPLETED || status == CLIENT_CLOSED && has_begun;
         Self {
@@ -35,7 +35,7 @@ impl Spending {
         }
     }
 
-    /// Of all requests of a roll-up, which ended alike.
+    /// The spending of all requests of a roll-up, which have the same status.
     fn from_rollup(status: u16, figures: &Figures, latencies: &Latencies) -> Self {
         let requests = match status {
             COMPLETED => figures.requests,
@@ -55,7 +55,7 @@ impl Spending {
 const COMPLETED: u16 = 200;
 const CLIENT_CLOSED: u16 = 499;
 
-/// The time after which a budget renews, in UTC.
+/// The period after which a budget renews, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BudgetPeriod {
     Day,
@@ -65,7 +65,7 @@ pub enum BudgetPeriod {
 impl BudgetPeriod {
     pub(crate) const ALL: [Self; 2] = [Self::Day, Self::Month];
 
-    /// As people and the database write it.
+    /// The name in texts and in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -73,7 +73,7 @@ impl BudgetPeriod {
         }
     }
 
-    /// The beginning of the one that holds a time.
+    /// The start of the period that contains `at`.
     pub fn start(self, at: Timestamp) -> Timestamp {
         let at = utc(at);
         timestamp(match self {
@@ -82,7 +82,7 @@ impl BudgetPeriod {
         })
     }
 
-    /// The beginning of the next one.
+    /// The start of the next period.
     pub fn end(self, at: Timestamp) -> Timestamp {
         let at = utc(at);
         timestamp(match self {
@@ -97,7 +97,7 @@ fn utc(time: Timestamp) -> Zoned {
     time.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(TimeZone::UTC)
 }
 
-/// At the ends of the calendar, 1970.
+/// 1970 for times outside of the calendar's range.
 fn timestamp(time: Result<Zoned, jiff::Error>) -> Timestamp {
     let millis = time.map_or(0, |time| time.timestamp().as_millisecond());
     Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
@@ -111,7 +111,7 @@ pub(crate) struct SpentInPeriods {
 }
 
 impl SpentInPeriods {
-    pub(crate) fn of(&self, period: BudgetPeriod) -> &Spending {
+    pub(crate) fn in_period(&self, period: BudgetPeriod) -> &Spending {
         match period {
             BudgetPeriod::Day => &self.day,
             BudgetPeriod::Month => &self.month,
@@ -126,7 +126,7 @@ impl SpentInPeriods {
     }
 }
 
-/// What scopes have spent in the current day and month according to their roll-ups.
+/// The spending of scopes in the current day and month, according to their roll-ups.
 #[derive(Default)]
 pub(crate) struct RecordedSpending {
     now: Timestamp,
@@ -138,7 +138,7 @@ impl RecordedSpending {
         Self { now, ..Self::default() }
     }
 
-    /// When the first of these hours begins, in seconds since 1970.
+    /// The start of the first of these hours, in seconds since 1970.
     pub(crate) fn first_second(&self) -> u64 {
         BudgetPeriod::Month.start(self.now).as_seconds()
     }
@@ -153,7 +153,7 @@ impl RecordedSpending {
         }
     }
 
-    /// Adds the rows that are not in the roll-ups yet.
+    /// Adds the rows that are not yet in the roll-ups.
     pub(crate) fn add_unfolded(&mut self, unfolded: &Rollups, range: &ScopeRange) {
         for (key, figures, latencies) in unfolded.hours().filter(|(key, ..)| range.contains(key.scope)) {
             self.add(key.scope, key.start, key.status, figures, latencies);
@@ -161,7 +161,7 @@ impl RecordedSpending {
     }
 }
 
-/// The scopes that a limit holds for, as an interval of their names.
+/// The scopes that a limit applies to, as an interval of their names.
 pub(crate) struct ScopeRange {
     pub(crate) first: String,
     pub(crate) last: String,
@@ -180,16 +180,16 @@ impl ScopeRange {
     }
 }
 
-/// What a commit adds to the sums of scopes, each in a day and in its month.
+/// The sums that a commit adds to scopes, each for a day and its month.
 #[derive(Default)]
 pub(crate) struct SpendingSums {
-    /// By scope and the beginnings of day and month.
+    /// By scope and the starts of day and month.
     sums: BTreeMap<(Scope, [Timestamp; 2]), Spending>,
     starts: PeriodStarts,
 }
 
 impl SpendingSums {
-    /// Adds a request to those of its scopes that are counted.
+    /// Adds a request to each of its scopes that is counted.
     pub(crate) fn add(
         &mut self,
         request: RequestId,
@@ -202,7 +202,7 @@ impl SpendingSums {
             return;
         }
         for scope in Scope::all_of(key, owner).filter(is_counted) {
-            let starts = self.starts.of(request.timestamp());
+            let starts = self.starts.containing(request.timestamp());
             self.sums.entry((scope, starts)).or_default().add(spending);
         }
     }
@@ -212,7 +212,7 @@ impl SpendingSums {
     }
 }
 
-/// The beginnings of day and month, of which all rows of a commit nearly always have the same.
+/// The starts of day and month, cached because they are nearly always the same for all rows of a commit.
 #[derive(Default)]
 pub(crate) struct PeriodStarts {
     day: Range<Timestamp>,
@@ -221,7 +221,7 @@ pub(crate) struct PeriodStarts {
 
 impl PeriodStarts {
     /// In the order of `BudgetPeriod::ALL`.
-    pub(crate) fn of(&mut self, time: Timestamp) -> [Timestamp; 2] {
+    pub(crate) fn containing(&mut self, time: Timestamp) -> [Timestamp; 2] {
         if !self.day.contains(&time) {
             self.day = BudgetPeriod::Day.start(time)..BudgetPeriod::Day.end(time);
             self.starts = BudgetPeriod::ALL.map(|period| period.start(time));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn periods_begin_and_end_at_midnight_in_utc() {
+    fn periods_start_and_end_at_midnight_in_utc() {
         for (period, time, start, end) in [
             (BudgetPeriod::Day, "2026-11-16T23:59:59.999Z", "2026-11-16T00:00:00Z", "2026-11-17T00:00:00Z"),
             (BudgetPeriod::Day, "2026-11-16T00:00:00Z", "2026-11-16T00:00:00Z", "2026-11-17T00:00:00Z"),

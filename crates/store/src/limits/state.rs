@@ -1,8 +1,8 @@
-//! The rule by which a request may run: it fits every budget, every rate and every number of requests in flight of its
-//! scopes, or it is refused and takes nothing. Pure.
+//! The rule by which a request may run: it fits every budget, every rate and every in-flight limit of its scopes, or it is
+//! refused and reserves nothing. Pure.
 //!
-//! Where people share a limit of everyone, or keys that of a person, places that are free go to the one that holds least,
-//! then to the one that has waited longest. One party alone may use all.
+//! People share a limit of everyone, and keys share that of their person. A free place goes to the party that holds least,
+//! then to the party whose last start is longest ago. A single party may use the whole limit.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::table::{CallerLimits, LimitSet};
 use crate::id::AccountId;
 use crate::scope::Scope;
 
-/// A party is expected to ask again for this long after a start, or after its `Retry-After`.
+/// How long after a start, or after its `Retry-After`, a party is expected to send another request.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How soon a place of a request in flight may be free.
+/// The `Retry-After` for a limit of requests in flight.
 const IN_FLIGHT_RETRY: Duration = Duration::from_secs(1);
 
-/// What a request may use at most, until its row is committed.
+/// The maximum use of a request, reserved until its row is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) request: RequestId,
@@ -36,7 +36,7 @@ impl Reservation {
         Scope::all_of(self.key, self.owner)
     }
 
-    /// As whose request it counts among others of a scope.
+    /// The party that the request counts for among those that share a scope.
     fn party_in(&self, scope: Scope) -> Option<Scope> {
         match scope {
             Scope::Everyone => Some(self.owner.map_or(Scope::Key(self.key), Scope::Owner)),
@@ -59,9 +59,9 @@ pub struct BudgetRefusal {
     pub scope: Scope,
     pub budget: Budget,
     pub used: u64,
-    /// By requests in flight.
+    /// For requests in flight.
     pub reserved: u64,
-    /// What this request may need.
+    /// The maximum use of this request.
     pub needed: u64,
     pub renews_at: Timestamp,
 }
@@ -75,7 +75,7 @@ pub struct LimitReached {
     pub retry_after: Duration,
 }
 
-/// What is reserved and started, by scope.
+/// Reservations and rates, by scope.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) scopes: HashMap<Scope, ScopeState>,
@@ -85,24 +85,24 @@ pub(crate) struct State {
 pub(crate) struct ScopeState {
     /// Requests in flight.
     pub(crate) requests: u64,
-    /// What these may use.
+    /// Reserved for these requests.
     pub(crate) tokens: u64,
     pub(crate) rate: Rate,
-    /// Who shares the scope's limits.
+    /// The parties that share the scope's limits.
     pub(crate) parties: HashMap<Scope, Share>,
 }
 
-/// What one party has of a scope's limits.
+/// One party's share of a scope's limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) rate: Rate,
     pub(crate) started_at: Timestamp,
-    /// Until when it is expected to ask again.
+    /// Until when another request is expected.
     pub(crate) active_until: Timestamp,
 }
 
 impl State {
-    /// Takes what a request may use at most. `spent` is what scopes have spent in the day and the month in which the
+    /// Reserves a request's maximum use. `spent` has the spending of its scopes in the day and the month in which the
     /// request arrived.
     pub(crate) fn reserve(
         &mut self,
@@ -115,7 +115,7 @@ impl State {
             let spent = spent.get(&scope).copied().unwrap_or_default();
             self.check_budgets(scope, limits, &spent, reservation)?;
         }
-        // The one that is free last says when to try again.
+        // The limit with the longest wait sets `Retry-After`.
         let reached = limits.iter().flat_map(|(scope, limits)| self.reached(scope, limits, reservation, now));
         if let Some(reached) = reached.max_by_key(|reached| reached.retry_after) {
             self.expect_again(reached.scope, reservation, now + reached.retry_after);
@@ -158,9 +158,9 @@ impl State {
     ) -> Result<(), Refusal> {
         let (requests, tokens) = self.scopes.get(&scope).map_or((0, 0), |state| (state.requests, state.tokens));
         for budget in &limits.budgets {
-            let spent = spent.of(budget.period);
-            let (used, reserved) = (budget.of(spent.requests, spent.tokens), budget.of(requests, tokens));
-            let needed = budget.of(1, reservation.tokens);
+            let spent = spent.in_period(budget.period);
+            let (used, reserved) = (budget.units(spent.requests, spent.tokens), budget.units(requests, tokens));
+            let needed = budget.units(1, reservation.tokens);
             if used + reserved + needed > budget.amount {
                 let renews_at = budget.period.end(reservation.request.timestamp());
                 return Err(Refusal::Budget(BudgetRefusal {
@@ -196,7 +196,7 @@ impl State {
             let rate = state.map(|state| state.rate).unwrap_or_default();
             let (wait, free) = (rate.wait(now, amount), amount.saturating_sub(rate.level(now, amount)));
             let held = |_: Scope, share: &Share| share.rate.level(now, amount);
-            // Less than one place may be free without a wait.
+            // `free` can be 0 without a wait: the level is rounded up.
             let is_reached = wait > Duration::ZERO || parties_ahead(state, party, held, now) >= free.max(1);
             let retry_after = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
             is_reached.then_some(LimitReached { scope, kind: LimitKind::RequestsPerMinute, amount, retry_after })
@@ -245,7 +245,7 @@ impl Share {
     }
 }
 
-/// How many other parties that are expected to ask hold less, or as much and have started longer ago.
+/// The number of other active parties that hold less, or hold the same and have last started earlier.
 fn parties_ahead(
     state: Option<&ScopeState>,
     party: Option<Scope>,

@@ -1,4 +1,4 @@
-//! All limits there are, in memory, and which of them hold for a caller. Pure.
+//! All limits in memory, and which of them apply to a caller. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::kind::{Limit, LimitKind};
 use crate::id::AccountId;
 use crate::scope::Scope;
 
-/// What limits one scope.
+/// The limits of one scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LimitSet {
     pub(crate) budgets: Vec<Budget>,
@@ -27,7 +27,7 @@ impl LimitSet {
         }
     }
 
-    /// These, and of others the kinds that are not among these.
+    /// These limits, and those of `others` whose kind is not among them.
     fn or(&self, others: &Self) -> Self {
         let is_new = |other: &&Budget| self.budgets.iter().all(|budget| budget.kind() != other.kind());
         Self {
@@ -38,7 +38,7 @@ impl LimitSet {
     }
 }
 
-/// The limits that hold for a caller, by scope.
+/// The limits that apply to a caller, by scope.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallerLimits([Option<(Scope, Arc<LimitSet>)>; 3]);
 
@@ -54,7 +54,7 @@ impl CallerLimits {
 
 #[derive(Debug, Default)]
 pub(crate) struct LimitTable {
-    /// Another number after each change, in no order.
+    /// Random; differs after each change.
     pub(crate) version: u64,
     by_scope: HashMap<Scope, Arc<LimitSet>>,
 }
@@ -84,7 +84,7 @@ impl LimitTable {
         limits
     }
 
-    /// Whether commits count what a scope spends.
+    /// Whether commits count the spending of a scope.
     pub(crate) fn has_budget(&self, scope: Scope) -> bool {
         let has_budget = |scope: &Scope| self.by_scope.get(scope).is_some_and(|limits| !limits.budgets.is_empty());
         has_budget(&scope) || matches!(scope, Scope::Owner(_)) && has_budget(&Scope::EachPerson)
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_has_their_own_limit_or_that_of_each_person() {
+    fn a_limit_of_one_person_overrides_that_of_each_person() {
         let (ada, bob): (AccountId, AccountId) = ("aaaaaaaaaaaa".parse().unwrap(), "bbbbbbbbbbbb".parse().unwrap());
         let key: KeyId = "000000000001".parse().unwrap();
         let limit = |scope, kind, amount| Limit { scope, kind, amount };

@@ -1,8 +1,8 @@
-//! Connections to the server from a pool with a limit, and PostgreSQL's side of `sql::Connection`.
+//! A pool of connections to the server, and PostgreSQL's part of `sql::Connection`.
 //!
-//! Callers may disconnect at any time, and then their futures are dropped at whatever they wait for. What a client is
-//! doing is therefore noted before the server hears of it. A client that is dropped while it is doing something keeps
-//! its place in the pool until that has ended: it is rolled back, or else cancelled and closed.
+//! Callers may disconnect at any time, which drops their futures at any await. A client's state is therefore recorded
+//! before a statement is sent. A client that is dropped while it is busy keeps its place in the pool until its statement
+//! has ended: it is rolled back, or else cancelled and closed.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::{Parameter, Postgres};
 use crate::StoreError;
 use crate::sql::{Row, Value};
 
-/// How much longer than the server's own limit for a statement a response may take.
+/// How much longer than the server's statement timeout a response may take.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(1);
 
-/// A snapshot may take as long as so many statements.
+/// A snapshot may take as long as this many statements.
 const SNAPSHOT_TIMEOUTS: u32 = 8;
 
 /// A client from the pool.
@@ -29,19 +29,19 @@ pub(crate) struct PooledClient {
     /// `None` only while it is being dropped.
     session: Option<Object<Manager>>,
     state: ClientState,
-    /// Held by a client that makes a change.
+    /// The permit of `Postgres::changes`, held by a client that makes a change.
     turn: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientState {
-    /// Fit for anybody.
+    /// Ready for the next caller.
     Idle,
-    /// A statement of its own runs, or has failed.
+    /// A statement outside of a transaction runs, or has failed.
     Statement,
     /// A transaction may be open.
     Transaction,
-    /// The transaction ends, one way or the other.
+    /// A commit runs.
     Commit,
 }
 
@@ -55,11 +55,10 @@ impl Postgres {
         Ok(PooledClient { session: Some(session), state: ClientState::Idle, turn: None })
     }
 
-    /// Begins a transaction that changes something. Changes are rare. All replicas make them under one lock, so that
-    /// the audit log has their order. Each writes a message to the log of the server, also if it finds everything as it
-    /// should be: a commit that writes nothing does not wait for a synchronous standby, and an earlier attempt may not
-    /// have got there. Of one replica only one waits for that lock: the others wait here, without a
-    /// connection, so that reading goes on.
+    /// Begins a transaction for a change. Changes are rare, and all replicas make them under one lock, so that the audit
+    /// log has their order. Each writes a message to the server's log, even if it changes no row: a commit that writes
+    /// nothing does not wait for a synchronous standby, which an earlier attempt may not have reached. Only one change of
+    /// a replica waits for the lock. The others wait here without a connection, so that reads are not blocked.
     pub(crate) async fn begin_change(&self) -> Result<PooledClient, StoreError> {
         let turn = tokio::time::timeout(self.server.timeout(), self.changes.clone().acquire_owned()).await;
         let turn = turn.map_err(|_elapsed| StoreError::Busy)?.map_err(|_closed| StoreError::Busy)?;
@@ -72,7 +71,7 @@ impl Postgres {
         Ok(client)
     }
 
-    /// A snapshot that may take long. Few are read at a time, so that pages and requests get connections.
+    /// A snapshot that may take long. At most half of the pool is used for these, so that others get connections.
     pub(super) async fn report<T>(
         &self,
         read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
@@ -81,7 +80,7 @@ impl Postgres {
         self.snapshot(read).await
     }
 
-    /// Reads in a transaction in which nothing changes.
+    /// Reads in one snapshot of the database.
     pub(super) async fn snapshot<T>(
         &self,
         read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
@@ -142,7 +141,7 @@ impl PooledClient {
         self.run(1, async |client| Ok(client.batch_execute(sql).await?)).await
     }
 
-    /// Runs up to that many statements. Outside of a transaction, the client is fit for others only if this succeeds.
+    /// Runs up to `statements` statements. Outside of a transaction, the client can be reused only if this succeeds.
     pub(super) async fn run<T>(
         &mut self,
         statements: u32,
@@ -160,7 +159,7 @@ impl PooledClient {
     }
 
     fn session(&mut self) -> &mut Object<Manager> {
-        self.session.as_mut().expect("there is a session until the drop")
+        self.session.as_mut().expect("the session exists until the drop")
     }
 }
 
@@ -175,9 +174,8 @@ impl Drop for PooledClient {
     }
 }
 
-/// Waits for the end of what a client was doing, and gives its session back to the pool; or else closes it. Its place
-/// in the pool, and its turn, are taken until then. So however many callers disconnect, there are never more
-/// connections.
+/// Waits for the end of a dropped client's statement and returns the session to the pool, or else closes it. Until then it
+/// keeps its place in the pool and its permit, so that disconnecting callers cannot cause more connections.
 async fn reset(mut session: Object<Manager>, state: ClientState, turn: Option<OwnedSemaphorePermit>) {
     let (sql, timeout) = match state {
         ClientState::Idle | ClientState::Statement => ("", ABANDONED_TIMEOUT),
@@ -233,7 +231,7 @@ impl ToSql for Value<'_> {
         }
     }
 
-    /// `typed` names the type of each parameter.
+    /// `typed` sets the type of each parameter.
     fn accepts(_: &Type) -> bool {
         true
     }

@@ -1,7 +1,8 @@
-//! Rows and sums in the form in which PostgreSQL takes many at once: one array per column. Pure.
+//! Rows and sums as arrays, one per column, so that one statement writes many. Pure.
 
 use std::time::Duration;
 
+use chat::FinishReason;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -21,12 +22,14 @@ pub(super) struct Columns<'a> {
     scorers: Vec<Option<i32>>,
     sources: Vec<Option<i32>>,
     owners: Vec<Option<String>>,
-    /// When day and month of each row began.
+    runtimes: Vec<Option<&'a str>>,
+    finish_reasons: Vec<Option<&'static str>>,
+    /// The starts of each row's day and month.
     periods: [Vec<i64>; 2],
 }
 
 impl<'a> Columns<'a> {
-    pub(super) fn of(rows: impl Iterator<Item = &'a Entry>) -> Self {
+    pub(super) fn from_entries(rows: impl Iterator<Item = &'a Entry>) -> Self {
         let mut columns = Self::default();
         let mut starts = PeriodStarts::default();
         for entry in rows {
@@ -46,7 +49,9 @@ impl<'a> Columns<'a> {
             columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
             columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
             columns.owners.push(entry.owner.map(|owner| owner.to_string()));
-            let starts = starts.of(entry.request_id.timestamp());
+            columns.runtimes.push(entry.inference.runtime.as_deref());
+            columns.finish_reasons.push(entry.inference.finish_reason.map(FinishReason::as_str));
+            let starts = starts.containing(entry.request_id.timestamp());
             columns
                 .periods
                 .iter_mut()
@@ -61,7 +66,7 @@ impl<'a> Columns<'a> {
         commit: &'b i64,
         slot: &'b i64,
         reserved: &'b Vec<Uuid>,
-    ) -> [&'b (dyn ToSql + Sync); 20] {
+    ) -> [&'b (dyn ToSql + Sync); 22] {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
         let [days, months] = &self.periods;
         [
@@ -85,6 +90,8 @@ impl<'a> Columns<'a> {
             months,
             slot,
             reserved,
+            &self.runtimes,
+            &self.finish_reasons,
         ]
     }
 }

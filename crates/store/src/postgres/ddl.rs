@@ -1,5 +1,5 @@
-//! Changes of tables beside replicas that serve. A statement that waits for a lock makes all later ones wait behind it. So
-//! it waits for a fraction of a second only, the log says who has the table in use, and the caller tries again later.
+//! Schema changes while replicas serve. A statement that waits for a table lock blocks all later ones. So it waits only for
+//! a fraction of a second, then logs the processes that hold the lock, and the caller retries later.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(super) enum Changed<T> {
     Done(T),
-    /// The change itself decided that it is not to be made.
+    /// The change returned `None`.
     Declined,
-    /// A table is in use.
+    /// A lock was not granted in time.
     InUse,
 }
 
@@ -39,15 +39,15 @@ pub(super) async fn change_tables<T>(
         Err(error) if error.sql_state() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
             transaction.rollback().await?;
             let in_use_by = lock_holders(client).await?;
-            tracing::warn!(in_use_by, "{what}: a table is in use, and it is tried again");
+            tracing::warn!(in_use_by, "{what}: a table is in use; retrying later");
             Ok(Changed::InUse)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Who has held locks on tables for longer than was just waited: program, process, kind of the last statement, and for how
-/// long. The statement itself may hold anything.
+/// The processes that have held table locks for longer than `LOCK_TIMEOUT`: program, process id, first word of the last
+/// statement, and duration. The full statement is not logged, because it may contain anything.
 async fn lock_holders(client: &Client) -> Result<String, StoreError> {
     let list =
         "SELECT DISTINCT pid, coalesce(application_name, ''), coalesce(upper(split_part(ltrim(query), ' ', 1)), ''),

@@ -1,7 +1,7 @@
-//! PostgreSQL's side of folding: one replica at a time adds the rows of all replicas to the sums, on a thread and a
-//! connection of its own. Any other takes over when it is gone.
+//! PostgreSQL's part of folding: one replica at a time adds the rows of all replicas to the sums, on a separate thread and
+//! connection. Any other replica takes over when it stops.
 //!
-//! A commit is folded once it can be seen, in whatever order that happens.
+//! Commits are folded once they are visible, in any order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +28,7 @@ use crate::fold::{Backlog, UnfoldedCommit, log_unreadable, take_ready};
 use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
-/// Rows in one transaction.
+/// Rows per transaction.
 const MAX_ROWS: usize = 8_192;
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -55,7 +55,7 @@ impl Drop for FoldThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that folds panicked");
+            tracing::error!("the fold thread panicked");
         }
     }
 }
@@ -65,7 +65,7 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
     let mut is_stopped = false;
     loop {
         let fold = AssertUnwindSafe(|| server.block_on(fold_once(server, &mut open, clock.now_micros())));
-        // A panic must not end the thread: rows would never be folded again.
+        // A panic must not end the thread: rows would no longer be folded.
         let folded = catch_unwind(fold).unwrap_or(Err(StoreError::Panicked));
         let wait = match folded {
             Ok(backlog) => {
@@ -76,7 +76,7 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
             Err(error) => {
                 open = None;
                 if failing_since.is_none() {
-                    tracing::warn!(cause = %error, "rows could not be added to the sums; it is tried twice a second");
+                    tracing::warn!(cause = %error, "rows could not be added to the sums; retrying twice a second");
                 }
                 counters.set_fold_lag(failing_since.get_or_insert_with(Instant::now).elapsed());
                 INTERVAL
@@ -85,7 +85,7 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
         if is_stopped {
             return;
         }
-        // Once more after the last commit, unless the server is gone: the service would be late to stop.
+        // Once more after the last commit, unless folding fails: it would delay the stop of the service.
         is_stopped = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
         if is_stopped && failing_since.is_some() {
             return;
@@ -124,14 +124,14 @@ impl FoldConnection {
         })
     }
 
-    /// Adds rows to the sums, unless another replica does.
+    /// Adds rows to the sums, unless another replica holds the lock.
     async fn fold(&mut self, now_micros: u64) -> Result<Backlog, StoreError> {
         self.client.batch_execute("BEGIN").await?;
         let lock = "SELECT pg_try_advisory_xact_lock($1)";
-        let is_mine: bool = self.client.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
+        let holds_lock: bool = self.client.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
         let (listed, mut unreadable) = unfolded(&self.client).await?;
         let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
-        if !is_mine {
+        if !holds_lock {
             ready.iter().for_each(|commit| backlog.add(commit));
             backlog.is_ready = false;
         } else if !ready.is_empty() || !unreadable.is_empty() {
@@ -204,7 +204,7 @@ impl FoldConnection {
     async fn add_hours(&self, rollups: &Rollups) -> Result<(), StoreError> {
         let (mut scopes, mut starts, mut statuses, mut codes) = (vec![], vec![], vec![], vec![]);
         let mut figures = FigureColumns::default();
-        // One array for all latencies, and where each row's start and end: `unnest` would flatten an array of arrays.
+        // One array for all latencies, with each row's bounds in it: `unnest` would flatten an array of arrays.
         let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
         for (key, sums, counts) in rollups.hours() {
             scopes.push(key.scope.to_string());
@@ -226,12 +226,12 @@ impl FoldConnection {
     }
 }
 
-/// What the sums lack.
+/// The rows that are not yet in the sums.
 pub(super) async fn unfolded_sums(client: &Client) -> Result<Rollups, StoreError> {
     Ok(roll_up(client, &unfolded(client).await?.0).await?.0)
 }
 
-/// The commits that are not folded and can be seen, the oldest first; and those whose list cannot be read.
+/// The visible unfolded commits, the oldest first; and those whose list of rows cannot be read.
 async fn unfolded(client: &Client) -> Result<(Vec<UnfoldedCommit>, Vec<CommitId>), StoreError> {
     let list = "SELECT commit_id, persisted_at_us, requests FROM unfolded LEFT JOIN commits ON commits.id = commit_id
         ORDER BY commit_id";
@@ -250,7 +250,7 @@ async fn unfolded(client: &Client) -> Result<(Vec<UnfoldedCommit>, Vec<CommitId>
     Ok((commits, unreadable))
 }
 
-/// The sums over commits, and the commits of which a row cannot be read. Those are looked for one by one.
+/// The sums over commits, and the commits with an unreadable row, which are found by reading commits one by one.
 async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<(Rollups, Vec<CommitId>), StoreError> {
     match roll_up_all(client, commits.iter()).await {
         Err(error) if error.is_unreadable() => {}
@@ -266,12 +266,12 @@ async fn roll_up(client: &Client, commits: &[UnfoldedCommit]) -> Result<(Rollups
     Ok((roll_up_all(client, readable.into_iter()).await?, unreadable))
 }
 
-/// Reads so many rows at a time: if folding lags, there may be millions.
+/// Reads rows in batches: if folding lags, there may be millions.
 async fn roll_up_all<'a>(
     client: &Client,
     commits: impl Iterator<Item = &'a UnfoldedCommit>,
 ) -> Result<Rollups, StoreError> {
-    // After the commits were listed: a key that was given away before one of their rows is seen.
+    // Read after the commits were listed, so that it includes every key that was given away before one of their rows.
     let mut rollups = Rollups::new(given_keys(client).await?);
     let listed = |commit: &UnfoldedCommit| {
         let persisted = commit.persisted_at_micros.map(|at| at as i64);
@@ -289,11 +289,11 @@ pub(super) async fn given_keys(client: &Client) -> Result<HashSet<KeyId>, StoreE
     client.query_typed("SELECT key_id FROM given_keys", &[]).await?.iter().map(|row| key_id(row, 0)).collect()
 }
 
-/// What `ledger_row` reads after a row's id and the time of its commit.
+/// The columns that `ledger_row` reads after a row's id and the time of its commit.
 const LEDGER_ROW: &str = "key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us,
     queue_us, search_us, inference_us";
 
-/// Adds rows with the times at which they became durable.
+/// Adds rows, with the times at which they became durable.
 async fn add_rows(
     client: &Client,
     rollups: &mut Rollups,
@@ -315,7 +315,7 @@ async fn add_rows(
     Ok(())
 }
 
-/// Reads the rows of a range of ids, so many at a time.
+/// Reads the rows of a range of ids, in batches.
 pub(super) async fn rows_between(
     client: &Client,
     mut first: Uuid,
@@ -360,7 +360,7 @@ const TOUCH_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
         WHERE last_used_at IS NULL OR last_used_at < each.at ORDER BY keys.id FOR NO KEY UPDATE OF keys
     ) AS used WHERE keys.id = used.id";
 
-/// What both kinds of sums have in common.
+/// The part that all three statements share.
 const ADD_FIGURES: &str = "requests = sums.requests + excluded.requests,
     prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
     prompt_measured = sums.prompt_measured + excluded.prompt_measured,
@@ -386,7 +386,7 @@ const ADD_PEOPLE: &str = r#"INSERT INTO person_sums AS sums SELECT * FROM unnest
         ADD_FIGURES,
         succeeded = sums.succeeded + excluded.succeeded"#;
 
-/// The scope of everyone is the empty text, and sorts last.
+/// Descending, so that the scope of everyone, the empty text, comes last.
 const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
     SELECT party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
         total_tokens, total_measured, last_at, ($15::bigint[])[begins:ends]

@@ -1,4 +1,4 @@
-//! Writes a copy of another database, in one transaction.
+//! Writes a copy of a SQLite database, in one transaction.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use super::{PostgresSettings, number, server_micros, signed, text};
 use crate::copy::{Cell, ColumnType, CopyError, Table};
 use crate::{StoreError, UsageReport};
 
-/// More days than anybody keeps rows for. Older rows go to the default partition.
+/// Longer than any usual retention. Older rows go to the default partition.
 const MAX_DAYS: u64 = 400;
 
 pub(crate) struct Import {
@@ -32,18 +32,18 @@ impl Import {
         let mut client = server.connect().await?;
         migrate(&mut client).await?;
         let import = Self { client };
-        // A copy may take long, but must not wait for other users of the database.
+        // A copy may take long. `lock_timeout` stays: it must not wait long for other users of the database.
         import.run("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0").await?;
         Ok(import)
     }
 
-    /// Creates partitions for those days, and empties all tables. Fails if they hold what no copy has written.
+    /// Creates partitions for these days, and empties all tables. Fails if they hold data that no copy has written.
     pub(crate) async fn prepare(&mut self, days: Option<(u64, u64)>) -> Result<(), CopyError> {
         if let Some((first, last)) = days {
-            // A row that a wrong clock has put into another year must not decide where the others go.
+            // A row dated in another year by a wrong clock must not move the range of partitions.
             let today = server_micros(&*self.client).await? / 1000 / DAY_MILLIS;
             let first = first.max((today + 1).saturating_sub(MAX_DAYS));
-            let last = last.min(today + DAYS_AHEAD) + 1; // a commit may be on the day after
+            let last = last.min(today + DAYS_AHEAD) + 1; // a commit may fall on the next day
             create_partitions(&mut self.client, first, (last + 1).saturating_sub(first)).await?;
         }
         let target = self.lock().await?;
@@ -54,7 +54,7 @@ impl Import {
         Ok(target.empty().await?)
     }
 
-    /// Begins the transaction, and locks everybody else out of all tables. What others have begun ends before.
+    /// Begins the transaction and locks all tables exclusively, after transactions of others have ended.
     async fn lock(&self) -> Result<LockedTarget<'_>, StoreError> {
         let tables = LOCK_ORDER.join(", ");
         let lock = format!(
@@ -85,7 +85,7 @@ impl Import {
         everything(&self.client).await
     }
 
-    /// Commits, and stores a fingerprint of the copy, by which a later copy recognises it.
+    /// Stores a fingerprint of the copy, by which a later copy recognises it, and commits.
     pub(crate) async fn finish(&mut self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), fingerprint(&self.client).await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
@@ -94,7 +94,7 @@ impl Import {
             (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;
         let version = getrandom::u64()? >> 1;
-        self.run(&format!("UPDATE limits_version SET version = {version}")).await?; // replicas may run already
+        self.run(&format!("UPDATE limits_version SET version = {version}")).await?; // replicas may already be running
         self.client.commit(async |client| client.batch_execute("COMMIT").await).await?;
         self.run("ANALYZE").await
     }
@@ -104,8 +104,8 @@ impl Import {
     }
 }
 
-/// A target that nobody else can read or change any more: only now is it looked at, so that nothing can be committed
-/// between the look and the copy.
+/// A target that no one else can read or change. It is inspected only in this state, so that nothing can be committed
+/// between the inspection and the copy.
 struct LockedTarget<'a>(&'a Import);
 
 impl LockedTarget<'_> {
@@ -113,7 +113,7 @@ impl LockedTarget<'_> {
         fingerprint(&self.0.client).await
     }
 
-    /// The fingerprint that the last copy left.
+    /// The fingerprint of the last copy.
     async fn earlier_copy(&self) -> Result<Option<String>, StoreError> {
         let found = self.0.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await?;
         Ok(found.map(|row| row.try_get(0)).transpose()?)
@@ -124,7 +124,7 @@ impl LockedTarget<'_> {
     }
 }
 
-/// A fingerprint of the contents: any use of the database would change it.
+/// A fingerprint of the contents, which any use of the database changes.
 async fn fingerprint(client: &Client) -> Result<String, StoreError> {
     let figures = "SELECT format('%s keys, %s accounts, audit to %s, %s roll-ups of %s requests, %s commits',
         (SELECT count(*) FROM keys), (SELECT count(*) FROM accounts), (SELECT coalesce(max(number), 0) FROM audit),
@@ -133,8 +133,8 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
     Ok(client.query_typed_one(figures, &[]).await?.try_get(0)?)
 }
 
-/// All tables that are copied. First those of the ledger in the order in which a commit of rows locks them, so that
-/// neither waits for the other in a circle; folding and changes of the rest are kept out by their own locks.
+/// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
+/// deadlocks; folding and changes of the other tables are excluded by their advisory locks.
 const LOCK_ORDER: [&str; 21] = [
     "commits",
     "requests",
@@ -192,7 +192,7 @@ fn type_of(kind: ColumnType) -> Type {
     }
 }
 
-/// Values take the type of their column; one that does not fit ends the copy.
+/// Values are converted to the type of their column; one that does not fit fails the copy.
 impl ToSql for Cell {
     fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self {

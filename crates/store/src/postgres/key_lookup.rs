@@ -1,7 +1,7 @@
-//! Looks up keys over one connection. While a statement is under way, further look-ups gather, and the next statement finds
-//! the keys of all of them: the more there are, the less each costs, and the server has few connections.
+//! Looks up keys over one connection. While a statement runs, further look-ups are queued, and the next statement finds
+//! the keys of all of them: under load each look-up costs less, and the server has few connections.
 //!
-//! A statement is sent after everybody whose key it finds has asked, so nobody is told what was true before.
+//! A statement is sent after all of its look-ups were requested, so that no result is older than its request.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use super::server::{Server, Session};
 use crate::keys::{FIND_KEYS, StoredKey};
 use crate::{StoreError, sql};
 
-/// Keys in one statement.
+/// Keys per statement.
 const MAX_KEYS: usize = 1_024;
-/// In `FIND_KEYS`, behind what `StoredKey` reads.
+/// The column of `FIND_KEYS` after those that `StoredKey` reads.
 const ID_COLUMN: usize = 8;
-/// How long nobody tries again after a failed attempt to connect.
+/// The pause after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
 pub(super) struct KeyLookup {
-    /// As many wait in it as requests are being authenticated.
+    /// Bounded by the number of requests that are being authenticated.
     queue: mpsc::UnboundedSender<Lookup>,
     timeout: Duration,
 }
@@ -38,7 +38,7 @@ impl KeyLookup {
     pub(super) fn new(server: &Server) -> Self {
         let (queue, lookups) = mpsc::unbounded_channel();
         let finder = Finder { server: server.clone(), connection: None, failed_at: None };
-        drop(server.spawn(finder.run(lookups))); // it ends when nobody can ask any more
+        drop(server.spawn(finder.run(lookups))); // ends when the sender is dropped
         Self { queue, timeout: server.timeout() }
     }
 
@@ -65,7 +65,7 @@ struct LookupConnection {
     find_keys: Statement,
 }
 
-/// By key. One that cannot be read is its owner's error, and nobody else's.
+/// By key. A key that cannot be read fails only its own look-ups.
 type FoundKeys = HashMap<KeyId, Result<StoredKey, StoreError>>;
 
 impl Finder {
@@ -95,7 +95,7 @@ impl Finder {
         }
     }
 
-    /// A broken connection is replaced once.
+    /// Reconnects once if the connection is broken.
     async fn query(&mut self, ids: &[&str]) -> Result<Vec<Row>, StoreError> {
         let was_connected = self.connection.is_some();
         match self.query_once(ids).await {
@@ -136,7 +136,7 @@ async fn open(server: &Server) -> Result<LookupConnection, StoreError> {
     Ok(LookupConnection { find_keys: find_keys.map_err(|_elapsed| StoreError::TimedOut)??, session })
 }
 
-/// An error for one more who waits.
+/// A copy of the error for each look-up of a statement.
 fn same_error(error: &StoreError) -> StoreError {
     match error {
         StoreError::TimedOut => StoreError::TimedOut,

@@ -1,7 +1,7 @@
-//! PostgreSQL's side of the ledger: one statement for a group of rows. Replicas share no row, so none waits for another.
+//! PostgreSQL's part of the ledger: one statement per group of rows. Replicas share no row, so none waits for another.
 //!
-//! If a connection breaks, the group is tried once more on another one. Rows that did get committed are not listed again,
-//! and are durable when the second commit is.
+//! If a connection breaks, the group is retried once on another one. Rows that the first attempt has committed are not
+//! listed again, and are durable when the second commit is.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,16 +27,16 @@ use crate::writer::{CommitError, Committed, LedgerBackend};
 
 /// More than any usual group of rows.
 const PROBE_BYTES: usize = 64 * 1024;
-/// Rows deleted in one statement, where they are not deleted by whole partitions.
+/// Rows deleted per statement, where whole partitions are not dropped.
 const PRUNE_BATCH_ROWS: i64 = 500;
 
 pub(crate) struct PostgresLedger {
     server: Server,
     clock: Arc<StoreClock>,
     open: Option<LedgerConnection>,
-    /// The last day that was found to have no partition of its own.
+    /// The last day that was logged as having no partition.
     day_without_partition: Option<u64>,
-    /// Where it counts against budgets.
+    /// The slot of `spending` in which this replica counts.
     slot: i64,
 }
 
@@ -50,8 +50,8 @@ impl PostgresLedger {
         Self { server, clock, open: None, day_without_partition: None, slot: choose_slot() }
     }
 
-    /// Runs something on the connection, and reconnects first if there is none. After any failure the connection is
-    /// closed, and the server rolls back.
+    /// Runs `run` on the connection, after reconnecting if there is none. After any failure the connection is closed, and
+    /// the server rolls back.
     fn with<T>(
         &mut self,
         run: impl AsyncFnOnce(&mut LedgerConnection) -> Result<T, StoreError>,
@@ -95,7 +95,7 @@ impl LedgerBackend for PostgresLedger {
         let mut committed = Committed { commit: None, refused };
         match self.commit_rows(&rows) {
             Ok(commit) => committed.commit = commit,
-            // The server objects to one of the rows, and does not say which.
+            // The server refuses one of the rows, and does not report which.
             Err(error) if rows.len() > 1 && is_row_error(&error) => {
                 for at in good {
                     match self.commit_rows(&[&group[at]]) {
@@ -113,7 +113,7 @@ impl LedgerBackend for PostgresLedger {
         Ok(committed)
     }
 
-    /// Only stores the times: `FoldThread` adds rows to the sums, those of all replicas.
+    /// Only stores the times: `FoldThread` adds the rows of all replicas to the sums.
     fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
         let (commits, persisted): (Vec<_>, Vec<_>) =
             times.iter().map(|time| (time.commit.number(), signed(time.persisted_at_micros))).unzip();
@@ -186,7 +186,7 @@ impl LedgerBackend for PostgresLedger {
             prune(&mut open.client, due).await
         });
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
-            tracing::warn!(day, "many rows of this coming day are in the default partition already, and it stays so");
+            tracing::warn!(day, "this day gets no partition: the default one already holds many of its rows");
         }
         pruned.map_err(|error| CommitError(error.to_string()))
     }
@@ -204,10 +204,10 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
     let before = due.rows_before;
     let first_kept = Uuid::from_bytes(RequestId::first_at(before).to_bytes());
     if has_unfolded_before(&*client, first_kept).await? {
-        return Ok(Deleted { more: true, ..Deleted::default() }); // not before they are counted
+        return Ok(Deleted { more: true, ..Deleted::default() }); // rows are deleted only after they are in the sums
     }
     let mut deleted = drop_partitions_before(client, before.as_millis() / DAY_MILLIS).await?;
-    // With a retention of days, the rest of the oldest day may stay until the day is over.
+    // With a retention of more than 2 days, the rest of the oldest day stays until its partition is dropped.
     let among = if before.as_millis() + 2 * DAY_MILLIS < due.now.as_millis() { "_others" } else { "" };
     let old = format!(
         "DELETE FROM requests WHERE id IN (
@@ -229,7 +229,7 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
     Ok(deleted)
 }
 
-/// Whether rows before that one are not in the sums yet.
+/// Whether rows before `first` are not yet in the sums.
 pub(super) async fn has_unfolded_before(client: &impl GenericClient, first: Uuid) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM unfolded CROSS JOIN unnest(requests) AS request WHERE request < $1)";
     Ok(client.query_typed_one(find, &[(&first, Type::UUID)]).await?.try_get(0)?)
@@ -245,7 +245,7 @@ impl LedgerConnection {
         Ok(Self { insert: client.prepare(INSERT).await?, client })
     }
 
-    /// Commits rows under that number; `None` if there are none.
+    /// Commits rows under this id; `None` if there are none.
     async fn commit(
         &mut self,
         commit: CommitId,
@@ -258,7 +258,7 @@ impl LedgerConnection {
         let permits = rows.iter().filter_map(|row| row.permit.as_ref());
         let reserved: Vec<Uuid> =
             permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
-        let columns = Columns::of(rows.iter().map(|row| &row.entry));
+        let columns = Columns::from_entries(rows.iter().map(|row| &row.entry));
         let number = commit.number();
         let parameters = columns.parameters(&number, &slot, &reserved);
         let insert = &self.insert;
@@ -267,15 +267,15 @@ impl LedgerConnection {
     }
 }
 
-/// A statement on its own is a transaction. Lists only rows that were not there before, counts them against budgets, and
-/// ends what they had reserved. The list is written even if it is empty: a commit that writes nothing does not wait for a
-/// synchronous standby, and rows of an earlier attempt may not have got there.
+/// A single statement, and so a transaction. Lists only rows that did not exist before, counts them against budgets, and
+/// ends their reservations. The list is written even if it is empty: a commit that writes nothing does not wait for a
+/// synchronous standby, which rows of an earlier attempt may not have reached.
 const INSERT: &str = "WITH new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-            queue_us, search_us, inference_us, total_us, score, scorer, sources, account)
+            queue_us, search_us, inference_us, total_us, score, scorer, sources, account, runtime, finish_reason)
         SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
-            $15::integer[], $16::text[])
+            $15::integer[], $16::text[], $21::text[], $22::text[])
         ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens, inference_us
     ), counted AS (
         INSERT INTO spending AS sums (scope, period, start, slot, requests, tokens, unmeasured)
@@ -295,8 +295,8 @@ const INSERT: &str = "WITH new AS (
     )
     INSERT INTO unfolded (commit_id, requests) SELECT $1, coalesce(array_agg(id), '{}') FROM new";
 
-/// Whether another connection may succeed: this one is closed, or its server has become read-only, or the server
-/// aborted a transaction that did nothing wrong, or did not wait for its standby.
+/// Whether a retry on another connection may succeed: this one is closed, its server has become read-only, or the server
+/// aborted the transaction because of others, or did not wait for its standby.
 fn is_transient(error: &StoreError) -> bool {
     let error = match error {
         StoreError::Postgres(error) => error,
@@ -312,14 +312,14 @@ fn is_transient(error: &StoreError) -> bool {
                 SqlState::READ_ONLY_SQL_TRANSACTION,
                 SqlState::T_R_DEADLOCK_DETECTED,
                 SqlState::T_R_SERIALIZATION_FAILURE,
-                SqlState::UNIQUE_VIOLATION, // another replica's commit has the same number
+                SqlState::UNIQUE_VIOLATION, // another replica's commit has the same id
             ];
             transient.contains(code) || code.code().starts_with("08")
         }
     }
 }
 
-/// Whether the server objects to the contents of a row.
+/// Whether the server refuses the contents of a row.
 fn is_row_error(error: &StoreError) -> bool {
     error.sql_state().is_some_and(|code| ["22", "23"].iter().any(|class| code.code().starts_with(class)))
 }

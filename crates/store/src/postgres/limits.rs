@@ -1,9 +1,9 @@
-//! PostgreSQL's side of limits. One task of each replica reserves for all of its requests, in a transaction that locks the
-//! rows of the limits in question while it decides: what one replica takes, the next one sees. The statement that commits
-//! a request's row counts what was spent and ends its reservation.
+//! PostgreSQL's part of limits. One task per replica reserves for all of the replica's requests, in a transaction that
+//! locks the rows of their limits: each replica sees the reservations of all others. The statement that commits a
+//! request's row counts its spending and ends its reservation.
 //!
-//! Reservations are not logged: after a crash of the server, or a fail-over, replicas announce theirs again when they
-//! reconnect. Those of a replica that is gone lapse.
+//! Reservations are in unlogged tables: after a crash of the server or a failover, replicas store theirs again when they
+//! reconnect. Reservations of a stopped replica expire.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -31,16 +31,16 @@ use crate::limits::{
 use crate::rollup::{Figures, Measured};
 use crate::scope::Scope;
 
-/// Requests decided in one transaction.
+/// Requests decided per transaction.
 const MAX_BATCH: usize = 1_024;
-/// How long reservations of a replica hold without a word from it.
+/// Reservations expire if their replica does not renew them for this long.
 const LEASE: Duration = Duration::from_secs(10);
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
-/// Replicas count in slots, so that their commits do not wait for each other. Two that have chosen the same one do, and
-/// count right.
+/// Replicas count in different slots, so that their commits do not wait for each other. Two replicas in the same slot wait
+/// for each other, but still count correctly.
 const SLOTS: u64 = 64;
 
-/// Of a replica, for as long as it runs. Slot 0 is what was spent before there was a budget.
+/// The slot of a replica, for as long as it runs. Slot 0 has the spending from before there was a budget.
 pub(super) fn choose_slot() -> i64 {
     signed(1 + getrandom::u64().unwrap_or(0) % SLOTS)
 }
@@ -55,7 +55,7 @@ impl Postgres {
     }
 }
 
-/// Starts the task, which ends when its last sender is gone.
+/// Starts the task, which ends when its last sender is dropped.
 pub(super) fn start(server: &Server, clock: Arc<StoreClock>) -> UnboundedSender<Reserve> {
     let (sender, received) = unbounded_channel();
     let task = LimitTask {
@@ -76,15 +76,15 @@ struct LimitTask {
     connection: Option<LimitConnection>,
     /// Reservations of this replica.
     held: HashMap<RequestId, Held>,
-    /// Those that are over, and still in the table.
+    /// Ended reservations that are still in the table.
     ended: Vec<Uuid>,
-    /// Whether it has decided anything since the last renewal.
+    /// Whether there was a decision since the last renewal.
     is_in_use: bool,
 }
 
 struct Held {
     reservation: Reservation,
-    /// Whether it was announced again, possibly after the commit that ended it.
+    /// Whether it was stored again, possibly after the commit that ended it.
     is_renewed: bool,
 }
 
@@ -107,7 +107,7 @@ impl LimitTask {
             let mut questions = Vec::new();
             for message in batch.drain(..) {
                 match message {
-                    // A caller that is gone takes nothing.
+                    // The caller has hung up: nothing is reserved.
                     Reserve::Take { reply, .. } if reply.is_closed() => {}
                     Reserve::Take { permit, limits, reply } => questions.push(Question { permit, limits, reply }),
                     Reserve::Release(release) => self.end(release),
@@ -144,18 +144,18 @@ impl LimitTask {
             let result = match &mut decided {
                 Ok(decided) => decided.next().unwrap_or(Err(StoreError::Corrupt("decision").into())),
                 Err(error) => {
-                    self.ended.push(id(reservation.request)); // it may have been committed all the same
+                    self.ended.push(id(reservation.request)); // it may have been committed nevertheless
                     Err(StoreError::Unreachable(error.to_string()).into())
                 }
             };
             if result.is_ok() {
                 self.held.insert(reservation.request, Held { reservation, is_renewed: false });
             }
-            let _ = reply.send(result.map(|()| permit)); // what is not received is dropped, and released
+            let _ = reply.send(result.map(|()| permit)); // a permit that is not received is dropped, which releases it
         }
     }
 
-    /// Decides all questions in their order, and stores what was granted.
+    /// Decides all questions in their order, and stores the granted reservations.
     async fn transact(&mut self, questions: &[Question]) -> Result<Vec<Result<(), ReserveError>>, StoreError> {
         self.connect().await?;
         let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
@@ -164,7 +164,10 @@ impl LimitTask {
         let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
         let starts: Vec<[Timestamp; 2]> = {
             let mut starts = PeriodStarts::default();
-            questions.iter().map(|question| starts.of(question.permit.reservation().request.timestamp())).collect()
+            questions
+                .iter()
+                .map(|question| starts.containing(question.permit.reservation().request.timestamp()))
+                .collect()
         };
         let times: BTreeSet<i64> = starts.iter().flatten().map(|start| signed(start.as_millis())).collect();
         let times: Vec<i64> = times.into_iter().collect();
@@ -173,8 +176,8 @@ impl LimitTask {
         let session = &open.session;
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
-        // Sent at once; the server runs one after the other, each with a separate snapshot. So what is read behind the
-        // lock is what the last one that held it has left.
+        // Pipelined; the server runs them one after the other, each with a separate snapshot. So the reads after the lock
+        // see everything that its previous holder has committed.
         let (_, _, reserved, shares, spending) = tokio::try_join!(
             session.batch_execute("BEGIN"),
             session.execute(&open.lock, &of_scopes),
@@ -202,7 +205,7 @@ impl LimitTask {
         Ok(decided)
     }
 
-    /// Announces all reservations of this replica again, and forgets what has lapsed.
+    /// Renews all reservations of this replica, and deletes expired ones of any replica.
     async fn renew(&mut self) {
         let held: Vec<_> = self.held.values().map(|held| held.reservation).collect();
         if held.is_empty() && !std::mem::take(&mut self.is_in_use) {
@@ -224,7 +227,7 @@ impl LimitTask {
         }
     }
 
-    /// What cannot be deleted now lapses.
+    /// Reservations that cannot be deleted now will expire.
     async fn delete_ended(&mut self) {
         let ended = std::mem::take(&mut self.ended);
         if let Some(open) = &self.connection
@@ -234,7 +237,7 @@ impl LimitTask {
         }
     }
 
-    /// After a reconnection the server may have lost what it knew.
+    /// Stores the reservations again after reconnecting, because the server may have lost them.
     async fn connect(&mut self) -> Result<(), StoreError> {
         if self.connection.as_ref().is_some_and(|open| !open.session.is_closed()) {
             return Ok(());
@@ -248,7 +251,7 @@ impl LimitTask {
     }
 }
 
-/// Stores reservations, or prolongs those that are there.
+/// Stores reservations, or renews existing ones.
 async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Timestamp) -> Result<(), StoreError> {
     if reservations.is_empty() {
         return Ok(());
@@ -316,7 +319,7 @@ struct ShareColumns {
 }
 
 impl ShareColumns {
-    /// Those that these questions can have changed, in the order in which replicas lock them.
+    /// The rates and shares that these questions can have changed, in the order in which replicas lock them.
     fn changed(state: &State, questions: &[Question]) -> Self {
         let mut columns = Self::default();
         let asked: BTreeSet<(String, Scope)> = questions
@@ -354,7 +357,7 @@ impl ShareColumns {
     }
 }
 
-/// Sums up the ledger within a change, and keeps rows from being committed until it ends.
+/// Sums up the ledger within a change, and blocks commits of rows until it ends.
 pub(crate) async fn sum_recorded(
     client: &mut PooledClient,
     range: &ScopeRange,
@@ -362,7 +365,7 @@ pub(crate) async fn sum_recorded(
 ) -> Result<(), StoreError> {
     client
         .run(4, async |client| {
-            // A commit lists its rows in `unfolded`, and folding takes them off it: both wait, and not for long.
+            // Commits write to `unfolded`, and folding deletes from it: both wait, but not for long.
             client
                 .batch_execute("SET LOCAL lock_timeout = '2s'; LOCK TABLE unfolded IN SHARE ROW EXCLUSIVE MODE")
                 .await?;
@@ -415,7 +418,7 @@ impl LimitConnection {
     }
 }
 
-/// In one order, so that replicas do not wait for each other in a circle.
+/// In a fixed order, to avoid deadlocks between replicas.
 const LOCK: &str = "SELECT 1 FROM limits WHERE scope = ANY($1) ORDER BY scope, kind FOR UPDATE";
 const RESERVED: &str = "SELECT key_id, account, count(*), sum(tokens)::bigint FROM reservations
     WHERE expires_at > $1 GROUP BY key_id, account";
@@ -432,7 +435,7 @@ const STORE_SHARES: &str = "INSERT INTO shares (scope, party, empty_at, started_
     ON CONFLICT (scope, party) DO UPDATE SET empty_at = excluded.empty_at, started_at = excluded.started_at,
         active_until = excluded.active_until";
 const DELETE: &str = "DELETE FROM reservations WHERE request = ANY($1)";
-/// What another replica is writing is left to it.
+/// Skips rows that another replica is writing.
 const DELETE_LAPSED_RESERVATIONS: &str = "DELETE FROM reservations WHERE request IN (
     SELECT request FROM reservations WHERE expires_at <= $1 FOR UPDATE SKIP LOCKED)";
 const DELETE_UNUSED_SHARES: &str = "DELETE FROM shares WHERE (scope, party) IN (

@@ -1,8 +1,8 @@
 //! The PostgreSQL backend: one server, and any number of replicas of this program. No replica holds state that another
 //! needs.
 //!
-//! Keys are looked up over one connection, for many requests at once. The ledger has its own connection. Everything else
-//! takes one from a pool. A broken connection is replaced at the next use.
+//! Key look-ups, the ledger, folding and limits have one connection each. All other code takes connections from a pool. A
+//! broken connection is replaced at the next use.
 
 mod client;
 mod columns;
@@ -51,9 +51,9 @@ pub use url::{PostgresUrl, PostgresUrlError};
 #[derive(Debug, Clone)]
 pub struct PostgresSettings {
     pub url: PostgresUrl,
-    /// Limit of the pool. The connections for key look-ups, the ledger, folding and limits come on top.
+    /// Size of the pool. The connections for key look-ups, the ledger, folding and limits are additional.
     pub connections: usize,
-    /// Limit for a statement, and for waiting for a connection.
+    /// Limit of a statement, and of the wait for a connection.
     pub timeout: Duration,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Postgres {
     pool: Pool<Manager>,
     /// One permit: changes are made one after the other.
     changes: Arc<Semaphore>,
-    /// Turns for reports: they take half of the pool at most.
+    /// Permits for reports, which use at most half of the pool.
     reports: Semaphore,
     keys: KeyLookup,
     limits: UnboundedSender<Reserve>,
@@ -123,8 +123,9 @@ impl Postgres {
     }
 }
 
-/// Fails behind a pooler that gives the server's session to other clients between two transactions: they would get our
-/// settings, prepared statements and locks. The open transaction of a second client keeps the session from returning.
+/// Fails behind a pooler that gives the server's session to other clients between two transactions: they would get this
+/// client's settings, prepared statements and locks. The test: if sessions are shared, the open transaction of a second
+/// client takes this one's session.
 async fn require_separate_session(server: &Server, session: &Client) -> Result<(), StoreError> {
     let before = backend_pid(session).await?;
     let other = server.connect().await?;
@@ -160,7 +161,7 @@ fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
     (value, Type::BYTEA)
 }
 
-/// A time or a count, as columns hold it.
+/// A time or a count in the form of the database.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -179,16 +180,16 @@ fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
     row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt("key id"))
 }
 
-/// An error with all its causes: the driver's own message says little.
+/// An error with all its causes, which the driver's message omits.
 pub(crate) fn error_chain(error: &tokio_postgres::Error) -> String {
     let mut describe = error.to_string();
-    let mut behind = error.source();
-    while let Some(cause) = behind {
-        let cause_told = cause.to_string();
-        if !describe.contains(&cause_told) {
-            describe = format!("{describe}: {cause_told}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let message = cause.to_string();
+        if !describe.contains(&message) {
+            describe = format!("{describe}: {message}");
         }
-        behind = cause.source();
+        source = cause.source();
     }
     describe
 }

@@ -1,5 +1,5 @@
-//! The partitions of `requests` and `commits`, one for each day. New days get theirs in advance; old days are dropped. If a
-//! table is in use, that is left for the next time, and rows of a day without a partition are in the default one.
+//! The partitions of `requests` and `commits`, one per day. They are created in advance, and dropped when the day is old.
+//! If a table is in use, this is retried later. Rows of a day without a partition are in the default one.
 
 use chat::{RequestId, Timestamp};
 use tokio_postgres::{Client, Row, Transaction};
@@ -13,15 +13,15 @@ use crate::StoreError;
 use crate::commit_id::CommitId;
 use crate::pruning::Deleted;
 
-/// How many days have partitions in advance, including today.
+/// The number of days that have partitions, from today on.
 pub(super) const DAYS_AHEAD: u64 = 3;
 pub(super) const DAY_MILLIS: u64 = 86_400_000;
-/// More rows of a coming day stay where they are: requests wait while they move.
+/// More rows of a day are not moved out of the default partition: requests wait during the move.
 const MAX_MOVED_ROWS: u64 = 10_000;
-/// A larger partition's rows are estimated for the log when it is dropped.
+/// The rows of a larger partition are not counted but estimated, for the log, when it is dropped.
 const MAX_COUNTED_ROWS: u64 = 100_000;
 
-/// Creates the partitions for that day and those after it; the last day that got none.
+/// Creates the partitions for `today` and the days after it. Returns the last day that got none.
 pub(super) async fn create_coming_partitions(client: &mut Client, today: u64) -> Result<Option<u64>, StoreError> {
     if table_exists(client, &partition_name("requests", today + DAYS_AHEAD - 1)).await? {
         return Ok(None);
@@ -29,14 +29,15 @@ pub(super) async fn create_coming_partitions(client: &mut Client, today: u64) ->
     create_partitions(client, today, DAYS_AHEAD).await
 }
 
-/// Creates the partitions for some days, counted since 1970. Rows that a wrong clock has put there before their time
-/// move from the default partition to that of their day. A day with too many of them gets none, and is returned.
+/// Creates the partitions for `count` days from `first` on, in days since 1970. Rows of these days, which a wrong clock has
+/// written early, move from the default partition to that of their day. A day with too many of them gets none, and is
+/// returned.
 pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u64) -> Result<Option<u64>, StoreError> {
     let mut left_out = None;
     for day in first..first + count {
         let created = change_tables(client, "creating the partition of a day", async |transaction| {
-            let is_mine = try_lock(transaction).await?;
-            if !is_mine || table_exists(transaction, &partition_name("requests", day)).await? {
+            let holds_lock = try_lock(transaction).await?;
+            if !holds_lock || table_exists(transaction, &partition_name("requests", day)).await? {
                 return Ok(Some(())); // another replica creates it
             }
             Ok(create_partition(transaction, day).await?.then_some(()))
@@ -50,8 +51,8 @@ pub(super) async fn create_partitions(client: &mut Client, first: u64, count: u6
     Ok(left_out)
 }
 
-/// `false` if too many rows would have to move. `ATTACH` leaves the other partitions to those who use them; only the
-/// default one is locked, so that no row gets there meanwhile.
+/// `false` if too many rows would have to move. `ATTACH` does not lock the other partitions; only the default one is
+/// locked, so that no row is added to it meanwhile.
 async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<bool, StoreError> {
     let [from, to] = [day, day + 1].map(|day| format!("'{}'", first_id(day)));
     let [commits_from, commits_to] =
@@ -74,7 +75,7 @@ async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<boo
     Ok(true)
 }
 
-/// Drops the partitions of all days before that one, counted since 1970.
+/// Drops the partitions of all days before `first`, in days since 1970.
 pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> Result<Deleted, StoreError> {
     let dropped = change_tables(client, "dropping the partitions of old days", async |transaction| {
         if !try_lock(transaction).await? {
@@ -96,7 +97,7 @@ pub(super) async fn drop_partitions_before(client: &mut Client, first: u64) -> R
             return Ok(None);
         }
         transaction.batch_execute(&format!("DROP TABLE {}", names.join(", "))).await?;
-        // Looked for while no commit can add any.
+        // Checked while the locks of `DROP` keep commits from adding rows.
         let is_counted = !has_unfolded_before(transaction, first_id(first)).await?;
         Ok(is_counted.then_some(dropped))
     });
@@ -115,7 +116,7 @@ async fn count_rows(transaction: &Transaction<'_>, part: &Row) -> Result<u64, St
     }
 }
 
-/// Whether no other replica creates or drops partitions.
+/// Returns whether no other replica is creating or dropping partitions.
 async fn try_lock(transaction: &Transaction<'_>) -> Result<bool, StoreError> {
     let lock = "SELECT pg_try_advisory_xact_lock($1)";
     Ok(transaction.query_typed_one(lock, &[number(&PARTITION_LOCK)]).await?.try_get(0)?)

@@ -1,6 +1,6 @@
-//! Reads single rows of the ledger, from the end of `requests` or by key.
+//! Reads single rows of the ledger, the newest first or by id.
 
-use chat::{RequestId, TokenUsage};
+use chat::{FinishReason, RequestId, TokenUsage};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::usage::{status, tokens};
 use super::{Parameter, Postgres, count, count_if_any, key_id, number, signed, text};
 use crate::request_search::KEYS_OF_PERSON;
-use crate::rollup::GroundingRecord;
+use crate::rollup::{GroundingRecord, InferenceRecord};
 use crate::usage::{RequestQuery, StatusFilter, persist_us};
 use crate::viewer::Viewer;
 use crate::{RecordedRequest, RequestPage, StoreError};
@@ -69,8 +69,8 @@ async fn keys_of(
     Ok(Some(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
-/// The statements of a search. `$1` to `$7`: the first id, the end of the ids, how many rows are wanted, how many of each
-/// list are looked at, the least latency, the person, and the keys.
+/// The statements of a search. `$1` to `$7`: the first id, the end of the ids, the limit of the result, the rows to scan of
+/// each list, the minimum latency, the person, and the keys.
 struct Search {
     first: Uuid,
     end: Uuid,
@@ -110,8 +110,8 @@ impl Search {
         ]
     }
 
-    /// The rows that are looked at, newest first. Without keys the planner uses the index on failed requests, but only if
-    /// the condition says so literally.
+    /// The rows to scan, newest first. Without keys the planner uses the index on failed requests, but only if its
+    /// condition appears literally.
     fn list(&self, of_key: &str) -> String {
         let status = match self.status {
             Some(StatusFilter::Is(status)) if status != 200 && self.keys.is_none() => {
@@ -136,7 +136,7 @@ impl Search {
         };
         rows_of(&match self.keys {
             None => format!("{} ", matching(self.list("$7::text[] IS NULL AND"))),
-            // The newest requests of each key, by the index on keys; of these, the newest.
+            // The newest requests of each key, by the index on keys; then the newest of all of them.
             Some(_) => format!(
                 "SELECT requests.* FROM unnest($7::text[]) AS keys (id) CROSS JOIN LATERAL ({}) AS requests
                  ORDER BY id DESC LIMIT $3",
@@ -145,7 +145,7 @@ impl Search {
         })
     }
 
-    /// The newest of the last rows that were looked at, of lists that have more.
+    /// The newest of the last scanned rows, over the lists that were not scanned to their end.
     fn last_scanned(&self) -> String {
         let unused = "$3::bigint IS NOT NULL AND ($5::bigint IS NULL OR true) AND ($6::text IS NULL OR true)";
         match self.keys {
@@ -164,7 +164,7 @@ impl Search {
 
 const ROWS: &str = "SELECT requests.id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
         queue_us, search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''),
-        score, scorer, sources
+        score, scorer, sources, runtime, finish_reason
     FROM ({requests}) AS requests LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = key_id";
 
 /// The records of some requests, newest first. Limits apply before anything is joined.
@@ -188,6 +188,10 @@ fn request(row: &Row) -> Result<RecordedRequest, StoreError> {
         total_us,
         persist_us: count_if_any(row, 11)?.and_then(|at| persist_us(request_id, total_us, at)),
         grounding: grounding(row)?,
+        inference: InferenceRecord {
+            runtime: row.try_get::<_, Option<String>>(16)?.map(Into::into),
+            finish_reason: row.try_get::<_, Option<&str>>(17)?.and_then(FinishReason::parse),
+        },
     })
 }
 

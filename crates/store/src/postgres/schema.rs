@@ -1,6 +1,6 @@
-//! The tables, as a list of migrations. A released migration never changes, and the schema that it leads to is kept in
-//! `tests/schemas`. Older replicas still run while a newer one migrates, so a migration only adds tables, or columns that
-//! may be empty.
+//! The tables, as a list of migrations. A released migration never changes, and its resulting schema is kept in
+//! `tests/schemas`. Older replicas still run while a newer one migrates, so a migration may only add tables and nullable
+//! columns.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{number, text};
 use crate::StoreError;
 
 const MIGRATIONS: &[&str] = &[
-    // Times are milliseconds since 1970 unless their name says otherwise. What SQLite's tables of the same names say holds
-    // here, too.
+    // Times are milliseconds since 1970 unless their name says otherwise. The comments on SQLite's tables of the same names
+    // also apply here.
     //
     // Ids of requests and commits are ordered by time, and both tables are partitioned by day: old rows are deleted by
-    // dropping partitions. Rows of days without a partition are in the default one, `others`. Rows that are updated often
-    // leave free space on their pages, so that updates stay there and touch no index.
+    // dropping partitions. Rows of days without a partition are in the default one, `others`. Tables whose rows are updated
+    // often leave free space on their pages, so that updates stay on the page and touch no index.
     r#"
     CREATE TABLE keys (
         id text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -55,7 +55,9 @@ const MIGRATIONS: &[&str] = &[
         commit_id bigint NOT NULL,
         score real,
         scorer integer,
-        sources integer
+        sources integer,
+        runtime text,
+        finish_reason text
     ) PARTITION BY RANGE (id);
     CREATE INDEX requests_by_key ON requests (key_id, id);
     CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
@@ -67,7 +69,7 @@ const MIGRATIONS: &[&str] = &[
     ) PARTITION BY RANGE (id);
     CREATE TABLE commits_others PARTITION OF commits DEFAULT;
 
-    -- Stays small: it is emptied twice a second.
+    -- Stays small: folding empties it twice a second.
     CREATE TABLE unfolded (
         commit_id bigint NOT NULL PRIMARY KEY,
         requests uuid[] NOT NULL
@@ -131,8 +133,8 @@ const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (span, start, key_id, account)
     ) WITH (fillfactor = 50);
 
-    -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots. Nearly always every
-    -- slot is there already. In one pass and in this language a merge takes a tenth of the time that a query would.
+    -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots. Nearly always all
+    -- slots already exist. In one pass and in this language a merge takes a tenth of the time of a query.
     CREATE FUNCTION merge_latencies(one bigint[], other bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
     DECLARE
@@ -195,8 +197,9 @@ const MIGRATIONS: &[&str] = &[
         next_at bigint NOT NULL,
         is_done boolean NOT NULL
     );
-    -- What requests in flight may use, until their rows are committed, and what has started lately. A party shares the
-    -- limits of a scope; the empty one is the scope itself. Not logged: replicas announce what they hold again.
+    -- The maximum use of requests in flight until their rows are committed, and the rates of recent starts. A party
+    -- shares the limits of a scope; the empty party is the scope itself. Unlogged: replicas store their reservations
+    -- again.
     CREATE UNLOGGED TABLE reservations (
         request uuid NOT NULL PRIMARY KEY,
         key_id text COLLATE "C" NOT NULL,
@@ -325,18 +328,18 @@ const MIGRATIONS: &[&str] = &[
     )"#,
 ];
 
-/// Advisory locks, with numbers that nobody else is likely to use.
+/// Advisory locks, with numbers that other programs are unlikely to use.
 const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
 pub(super) const CHANGE_LOCK: i64 = 0x6164_7269_6100_0002;
 pub(super) const PARTITION_LOCK: i64 = 0x6164_7269_6100_0003;
 pub(super) const FOLD_LOCK: i64 = 0x6164_7269_6100_0004;
 
-/// How often a replica looks whether another one has migrated the tables.
+/// How often a replica checks whether another one has migrated the tables.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Between attempts to migrate tables that are in use: the first pause, and the longest.
+/// The first and the longest pause between attempts to migrate tables that are in use.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(10)];
 
-/// Migrates under a lock, because many replicas may start at once.
+/// Migrates under a lock, because many replicas may start at the same time.
 pub(super) async fn migrate(client: &mut Client) -> Result<(), StoreError> {
     apply(client, MIGRATIONS).await
 }
@@ -350,7 +353,7 @@ async fn apply(client: &mut Client, steps: &[&str]) -> Result<(), StoreError> {
         } else if !(0..known).contains(&found) {
             return Err(StoreError::SchemaTooNew { found, known });
         }
-        // Kept between two attempts: of all replicas that start, one at a time is in the way of those that serve.
+        // Held between two attempts, so that only one starting replica at a time blocks those that serve.
         let lock = client.query_typed_one("SELECT pg_try_advisory_lock($1)", &[number(&MIGRATION_LOCK)]).await?;
         if lock.try_get(0)? {
             break;
@@ -366,7 +369,7 @@ async fn apply(client: &mut Client, steps: &[&str]) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Runs the steps that the database does not have yet, in one transaction.
+/// Runs the outstanding steps in one transaction.
 async fn apply_once(client: &mut Client, steps: &[&str]) -> Result<Changed<()>, StoreError> {
     change_tables(client, "migrating the tables", async |transaction| {
         transaction.batch_execute("SET LOCAL statement_timeout = 0").await?; // a step may take long
@@ -394,7 +397,7 @@ async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError>
     Ok(found.first().map(|row| row.try_get(0)).transpose()?)
 }
 
-/// Reads the catalogue itself: a connection's cache of names may be older than the lock it just got.
+/// Reads the catalogue, because a connection's cache of names may be older than its newest lock.
 pub(super) async fn table_exists(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM pg_tables
         WHERE tablename = $1 AND schemaname = ANY (current_schemas(false)))";
@@ -412,9 +415,9 @@ mod tests {
     use crate::rollup::{Entry, Outcome, Timings};
     use crate::{Database, PostgresSettings, Store};
 
-    /// A replica serves, and a dump holds locks on all tables, while a newer version migrates.
+    /// A newer version migrates while a replica serves and a dump holds locks on all tables.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_migration_beside_a_dump_makes_nobody_wait() {
+    async fn a_migration_during_a_dump_delays_no_request() {
         let cluster = Cluster::shared();
         let url = cluster.create_database();
         let settings = PostgresSettings { url: url.parse().unwrap(), connections: 2, timeout: Duration::from_secs(5) };
@@ -439,6 +442,7 @@ mod tests {
                 usage: Default::default(),
                 timings: Timings::default(),
                 grounding: None,
+                inference: Default::default(),
             };
             let sent = Instant::now();
             ledger.record(row, None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Connects to the server. One thread drives all connections, so that none depends on the thread that opened it.
+//! Connections to the server. One thread drives all of them, so that none depends on the thread that opened it.
 
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
@@ -16,14 +16,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{PostgresSettings, tls};
 use crate::StoreError;
 
-/// Per address of the server.
+/// Limit per address of the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server, or a replica, that acknowledges nothing for this long is gone.
+/// The peer of a connection is considered gone if it acknowledges nothing for this long.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a statement whose caller is gone may go on. A usual one ends sooner by itself, which costs less than
-/// cancelling it.
+/// How long a statement whose caller is gone may continue. Most end sooner, which costs less than cancelling them.
 pub(super) const ABANDONED_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often the server looks, in the middle of a statement, whether its client is still there.
+/// How often the server checks, during a statement, whether its client is still connected.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -63,7 +62,7 @@ impl Server {
         Ok(Self { config: Arc::new(config), tls, driver: Arc::new(Driver::start()?), timeout: settings.timeout })
     }
 
-    /// Limit for a statement.
+    /// Limit of a statement.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -87,8 +86,8 @@ impl Server {
         connecting.await.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    /// Connects for the same few statements over and over. Each is planned once: planning a look-up takes four times as
-    /// long as doing it.
+    /// Connects for a few statements that are repeated. Each is planned once: planning a look-up takes four times as long
+    /// as running it.
     pub(super) async fn connect_for_prepared(&self) -> Result<Session, StoreError> {
         let session = self.connect().await?;
         let set = session.batch_execute("SET plan_cache_mode = force_generic_plan");
@@ -96,22 +95,22 @@ impl Server {
         Ok(session)
     }
 
-    /// Runs something on the driver's thread, whatever becomes of the caller.
+    /// Runs a future on the driver's thread, to its end even if the caller is dropped.
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        let driver = self.driver.clone(); // which must not end before
+        let driver = self.driver.clone(); // must outlive the future
         self.driver.handle.spawn(async move {
             future.await;
             drop(driver);
         })
     }
 
-    /// Blocks this thread, which must not be one that serves requests.
+    /// Blocks this thread, which must not serve requests.
     pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.driver.handle.block_on(future)
     }
 }
 
-/// Drives a connection until it is closed. A warning is noted before the result of its statement is handed on.
+/// Drives a connection until it is closed. A warning is recorded before the result of its statement is delivered.
 async fn drive<S, T>(mut connection: Connection<S, T>, has_warned: Arc<AtomicBool>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -121,7 +120,7 @@ where
         match std::future::poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 has_warned.store(true, Ordering::Relaxed);
-                tracing::debug!(warning = notice.message(), "the database warned");
+                tracing::debug!(warning = notice.message(), "the database sent a warning");
             }
             Some(Ok(_)) => {}
             Some(Err(error)) => {
@@ -133,10 +132,10 @@ where
     }
 }
 
-/// An open connection. When it is dropped, however and whenever, the server ends at once what it was doing, rolls back
-/// and gives up all locks.
+/// An open connection. When it is dropped in any state, the server soon ends its statement, rolls back and releases all
+/// locks.
 pub(super) struct Session {
-    /// The task ends when the connection is closed. `None` once this was closed.
+    /// The client, and the task that drives the connection until it is closed. `None` after `close`.
     open: Option<(Client, JoinHandle<()>)>,
     server: Server,
     is_committing: bool,
@@ -148,9 +147,9 @@ impl Session {
         &self.server
     }
 
-    /// Runs what ends in a commit. From its beginning on nothing is cancelled: a commit that waits for a standby would
-    /// be visible without being safe. If another session cancels that wait, the server reports success with a warning,
-    /// in the server's language and under the code of all plain warnings; no other warning is to be expected here.
+    /// Runs statements that end in a commit. From here on nothing is cancelled: a commit that waits for a standby would be
+    /// visible without being safe. If another session cancels that wait, the server reports success with a warning, in the
+    /// server's language and with the generic code of warnings. No other warning is expected here, so any counts.
     pub(super) async fn commit<T, E>(&mut self, run: impl AsyncFnOnce(&Client) -> Result<T, E>) -> Result<T, StoreError>
     where
         StoreError: From<E>,
@@ -171,7 +170,7 @@ impl Session {
         self.is_committing = false;
     }
 
-    /// Closes the connection. The task ends when it is closed.
+    /// Closes the connection; the returned task ends when it is closed.
     pub(super) fn close(&mut self) -> Option<JoinHandle<()>> {
         let (client, mut driven) = self.open.take()?;
         let (cancel, tls, timeout) = (client.cancel_token(), self.server.tls.clone(), self.server.timeout);
@@ -198,26 +197,25 @@ impl Deref for Session {
     type Target = Client;
 
     fn deref(&self) -> &Client {
-        &self.open.as_ref().expect("nobody uses a session that was closed").0
+        &self.open.as_ref().expect("a closed session is not used").0
     }
 }
 
 impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut Client {
-        &mut self.open.as_mut().expect("nobody uses a session that was closed").0
+        &mut self.open.as_mut().expect("a closed session is not used").0
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        drop(self.close()); // the task goes on
+        drop(self.close()); // the task continues
     }
 }
 
-/// Settings of every connection. Nothing waits forever, above all not with locks that other replicas need: neither a
-/// replica that is frozen, nor one that is gone without a word. A commit is durable when it returns, whatever the
-/// server's default is. Statements behind a lock see what was committed before they got it, so every transaction is READ
-/// COMMITTED unless it says otherwise.
+/// Settings of every connection. A replica that hangs, or that disappears without closing its connections, must not hold
+/// locks forever. A commit is durable when it returns, even if the server's default differs. Statements after a lock see
+/// everything that was committed before they got it, so every transaction is READ COMMITTED unless it requests otherwise.
 fn session_settings(timeout: Duration) -> String {
     let (millis, tcp, check) = (timeout.as_millis(), TCP_TIMEOUT.as_millis(), CLIENT_CHECK_INTERVAL.as_millis());
     format!(
@@ -229,6 +227,6 @@ fn session_settings(timeout: Duration) -> String {
          SELECT set_config(name, value, false) FROM pg_settings
          JOIN (VALUES ('tcp_user_timeout', '{tcp}'), ('client_connection_check_interval', '{check}'))
              AS wanted (name, value) USING (name)
-         WHERE version() LIKE '%linux%'" // elsewhere a server refuses them; before version 14 it knows only the first
+         WHERE version() LIKE '%linux%'" // other systems refuse them; versions before 14 have only the first
     )
 }

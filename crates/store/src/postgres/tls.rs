@@ -1,4 +1,4 @@
-//! TLS to the server, as its URL asks for it.
+//! TLS to the server, in the mode of its URL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, StoreError> {
     Ok(roots)
 }
 
-/// Accepts what libpq accepts in the same mode: any certificate, or any name in a trusted one. Signatures are checked
-/// all the same: the server must hold the certificate's key.
+/// Accepts the same as libpq in this mode: any certificate, or any name in a trusted one. Signatures are still checked: the
+/// server must have the certificate's key.
 #[derive(Debug)]
 struct RelaxedVerifier {
-    /// `None` if any certificate will do.
+    /// `None` if any certificate is accepted.
     verifier: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }

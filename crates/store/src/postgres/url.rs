@@ -7,8 +7,8 @@ use std::str::FromStr;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-/// A URL as libpq takes it: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full`. With several hosts,
-/// separated by commas, one that accepts writes is used. Displayed without user and password.
+/// A URL in libpq's format: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full`. Of several hosts, separated
+/// by commas, one that accepts writes is used. Displayed without user and password.
 #[derive(Debug, Clone)]
 pub struct PostgresUrl {
     pub(super) config: Box<Config>,
@@ -41,7 +41,7 @@ impl TlsMode {
     ];
 }
 
-/// The URL itself may hold a password and is not repeated.
+/// Does not contain the URL, which may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PostgresUrlError(String);
@@ -77,7 +77,7 @@ impl FromStr for PostgresUrl {
             TlsMode::Prefer => SslMode::Prefer,
             _ => SslMode::Require,
         });
-        // A read-only server may lag behind, but a revoked key must be refused by the next request.
+        // A read-only server may lag behind, but a revoked key must be refused from the next request on.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_application_name().is_none() {
             config.application_name("adriaticum");
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_as_libpq_reads_them_and_shown_without_secrets() {
+    fn urls_are_parsed_like_libpq_and_shown_without_secrets() {
         let cases = [
             ("postgres://ada:secret@db.example/usage", "postgres://db.example:5432/usage", TlsMode::Prefer),
             ("postgresql://ada@a:1,b:2/usage?sslmode=verify-full", "postgres://a:1,b:2/usage", TlsMode::VerifyFull),

@@ -1,4 +1,4 @@
-//! Reads sums from the roll-ups, and the rows that they lack.
+//! Reads sums from the roll-ups, and the rows that these do not contain.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use super::{Parameter, Postgres, count, key_id, number, signed, text};
 use crate::groups::{ReportKey, SumTable, day_range, parse_person};
 use crate::id::AccountId;
 use crate::latency::Latencies;
+use crate::pending::PendingRows;
 use crate::price_store::{SELECT_PRICES, price_list, price_row};
 use crate::report::{ReportBuilder, RollupRow};
 use crate::rollup::{Figures, KeySum, Measured, SumRange, sum_ranges};
 use crate::scope::Scope;
-use crate::unsummed::Unsummed;
 use crate::usage::{Grouping, Period, Person, Step, UsageQuery};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, PriceList, StoreError, UsageReport, sql};
@@ -40,9 +40,9 @@ impl Postgres {
                 (None, Some(account)) => Scope::Owner(account),
                 (None, None) => Scope::Everyone,
             };
-            let unsummed = unsummed(client, query.period).await?;
-            let mut report = read(client, &unsummed, scope, query, now).await?;
-            group(client, &unsummed, viewer, query, &mut report).await?;
+            let pending = pending_rows(client, query.period).await?;
+            let mut report = read(client, &pending, scope, query, now).await?;
+            group(client, &pending, viewer, query, &mut report).await?;
             Ok(Some(report))
         });
         report.await
@@ -50,15 +50,15 @@ impl Postgres {
 
     pub(crate) async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         let report = self.report(async |client| {
-            let unsummed = unsummed(client, period).await?;
+            let pending = pending_rows(client, period).await?;
             let keys = keys(client, viewer.scope(), None).await?;
-            let parts = sum_up(client, &unsummed, &keys, None).await?.into_parts(None);
-            Ok(parts.by_key(viewer, &PriceList::default(), &unsummed))
+            let parts = sum_up(client, &pending, &keys, None).await?.into_parts(None);
+            Ok(parts.by_key(viewer, &PriceList::default(), &pending))
         });
         report.await
     }
 
-    /// When keys were used last, as far as it is not in the sums.
+    /// The last uses of keys that are not yet in the sums.
     pub(crate) async fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
         self.snapshot(async |client| Ok(unfolded_sums(client).await?.last_uses().collect())).await
     }
@@ -67,9 +67,9 @@ impl Postgres {
 /// Everyone's sums, in the finest steps.
 pub(super) async fn everything(client: &Client) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let unsummed = unsummed(client, query.period).await?;
-    let mut report = read(client, &unsummed, Scope::Everyone, &query, Timestamp::default()).await?;
-    group(client, &unsummed, &Viewer::operator(), &query, &mut report).await?;
+    let pending = pending_rows(client, query.period).await?;
+    let mut report = read(client, &pending, Scope::Everyone, &query, Timestamp::default()).await?;
+    group(client, &pending, &Viewer::operator(), &query, &mut report).await?;
     Ok(report)
 }
 
@@ -81,7 +81,7 @@ async fn is_visible(client: &Client, viewer: &Viewer, key: KeyId) -> Result<bool
 /// Sums the roll-ups of one scope in one pass, by time and outcome.
 async fn read(
     client: &Client,
-    unsummed: &Unsummed,
+    pending: &PendingRows,
     scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
@@ -90,12 +90,12 @@ async fn read(
         "SELECT requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
             total_measured, last_at, start, status, code, latencies FROM rollups
         WHERE party = $1 AND start >= $2 AND start < $3";
-    let hours = unsummed.period().whole_hours();
+    let hours = pending.period().whole_hours();
     let (party, from, to) = (scope.to_string(), signed(hours.start), signed(hours.end));
     let stored = client.query_typed(rollups, &[text(&party), number(&from), number(&to)]).await?;
     let mut sums = ReportBuilder::new(query.step);
-    sums.add_all(scope, stored.iter().map(rollup), unsummed)?;
-    Ok(sums.finish(unsummed, now))
+    sums.add_all(scope, stored.iter().map(rollup), pending)?;
+    Ok(sums.finish(pending, now))
 }
 
 fn rollup(row: &Row) -> Result<RollupRow, StoreError> {
@@ -109,9 +109,9 @@ fn rollup(row: &Row) -> Result<RollupRow, StoreError> {
     })
 }
 
-/// What the sums of a period lack.
-async fn unsummed(client: &Client, period: Period) -> Result<Unsummed, StoreError> {
-    let mut unsummed = Unsummed::new(period, unfolded_sums(client).await?);
+/// The rows of a period that the sums do not contain.
+async fn pending_rows(client: &Client, period: Period) -> Result<PendingRows, StoreError> {
+    let mut pending = PendingRows::new(period, unfolded_sums(client).await?);
     for hour in period.cut_hours() {
         let [first, end] = [hour, hour + 3600].map(first_at);
         let rows = "SELECT count(*), (SELECT coalesce(sum(requests), 0)::bigint FROM rollups
@@ -119,12 +119,12 @@ async fn unsummed(client: &Client, period: Period) -> Result<Unsummed, StoreErro
         let start = signed(hour);
         let parameters = [(&first as _, Type::UUID), (&end as _, Type::UUID), number(&start)];
         let counted = client.query_typed_one(rows, &parameters).await?;
-        if unsummed.require_rows(hour, count(&counted, 0)?, count(&counted, 1)?) {
+        if pending.require_rows(hour, count(&counted, 0)?, count(&counted, 1)?) {
             let part = period.part_of(hour);
-            rows_between(client, first_at(part.start), first_at(part.end), |row| unsummed.add(row)).await?;
+            rows_between(client, first_at(part.start), first_at(part.end), |row| pending.add(row)).await?;
         }
     }
-    Ok(unsummed)
+    Ok(pending)
 }
 
 fn first_at(second: u64) -> Uuid {
@@ -134,7 +134,7 @@ fn first_at(second: u64) -> Uuid {
 /// Adds groups and costs to a report.
 async fn group(
     client: &Client,
-    unsummed: &Unsummed,
+    pending: &PendingRows,
     viewer: &Viewer,
     query: &UsageQuery,
     report: &mut UsageReport,
@@ -148,20 +148,20 @@ async fn group(
     }
     let keys = keys(client, None, query.key).await?;
     let person = query.person_for(viewer).filter(|_| query.key.is_none());
-    let parts = sum_up(client, unsummed, &keys, query.key).await?.into_parts(person);
+    let parts = sum_up(client, pending, &keys, query.key).await?.into_parts(person);
     report.cost = parts.cost(&prices);
     match grouping {
         Grouping::Time if query.step == Step::Day => {
             for slice in &mut report.by_time {
                 let day = slice.start.as_seconds();
                 let mut table = SumTable::new(&keys);
-                add_sums(client, &mut table, &day_range(unsummed.period(), day), query.key).await?;
-                table.add_unsummed(unsummed, &(day..day + 86_400));
+                add_sums(client, &mut table, &day_range(pending.period(), day), query.key).await?;
+                table.add_pending(pending, &(day..day + 86_400));
                 slice.cost = table.into_parts(person).cost(&prices);
             }
         }
         Grouping::Time => {}
-        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, unsummed),
+        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, pending),
         Grouping::Person => {
             let people = all(client, Person::SELECT, &[], Person::read).await?;
             let people = people.into_iter().map(|person| (person.id, person)).collect();
@@ -191,15 +191,15 @@ async fn all<T>(
 /// Sums by key, from the narrow tables: coarse ranges of time in the middle, finer ones at the edges.
 async fn sum_up<'k>(
     client: &Client,
-    unsummed: &Unsummed,
+    pending: &PendingRows,
     keys: &'k [ReportKey],
     only: Option<KeyId>,
 ) -> Result<SumTable<'k>, StoreError> {
     let mut table = SumTable::new(keys);
-    for range in sum_ranges(&unsummed.period().whole_hours()) {
+    for range in sum_ranges(&pending.period().whole_hours()) {
         add_sums(client, &mut table, &range, only).await?;
     }
-    table.add_unsummed(unsummed, &(0..u64::MAX));
+    table.add_pending(pending, &(0..u64::MAX));
     Ok(table)
 }
 

@@ -1,6 +1,6 @@
-//! Copies the file while others write to it: one snapshot, compacted.
+//! Backups: compacted copies of one snapshot, made while others write to the file.
 //!
-//! A file under the copy's name is complete, checked and durable; until then it has another name. Neither file is
+//! A file with the copy's name is complete, checked and durable; until then it has another name. Neither file is
 //! migrated, so that a new version of this program can make a backup before it migrates.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::StoreError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupSummary {
     pub bytes: u64,
-    /// How many recorded requests it holds.
+    /// The number of recorded requests in it.
     pub requests: u64,
     /// The search index that it expects.
     pub index: Option<String>,
@@ -30,9 +30,9 @@ pub enum BackupError {
     #[error("{}: {error}", path.display())]
     File { path: PathBuf, error: std::io::Error },
     /// It may be the only backup.
-    #[error("{} is there already, and is not overwritten", .0.display())]
+    #[error("{} already exists, and is not overwritten", .0.display())]
     Occupied(PathBuf),
-    #[error("the copy is not sound: {0}")]
+    #[error("the copy is damaged: {0}")]
     Damaged(String),
 }
 
@@ -80,7 +80,7 @@ struct PartialFile {
 }
 
 impl PartialFile {
-    /// Creates it empty and readable for this user only: it will hold digests and addresses.
+    /// Creates it empty, and readable only for this user: it will hold digests and addresses.
     fn create(to: &Path) -> Result<Self, BackupError> {
         let mut path = to.as_os_str().to_owned();
         path.push(".partial");
@@ -114,6 +114,6 @@ impl PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // there is none if it was renamed
+        let _ = std::fs::remove_file(&self.path); // fails if it was renamed
     }
 }

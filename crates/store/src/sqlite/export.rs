@@ -1,4 +1,4 @@
-//! Reads everything for a copy: one snapshot of a file that is opened read-only.
+//! Reads all tables for a copy, in one snapshot of a file that is opened read-only.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ impl Export {
         }
     }
 
-    /// The first and the last day with requests, counted since 1970.
+    /// The first and the last day with requests, in days since 1970.
     pub(crate) fn days(&self) -> Result<Option<(u64, u64)>, StoreError> {
         let bounds = "SELECT min(id), max(id) FROM requests";
         let (first, last): (Option<[u8; 16]>, Option<[u8; 16]>) =

@@ -1,4 +1,4 @@
-//! SQLite's side of folding: the ledger's writer folds between two commits, because a file has one writer at a time.
+//! SQLite's part of folding: the ledger's writer folds between two commits, because a file has one writer at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -16,12 +16,12 @@ use crate::latency::merge_encoded;
 use crate::rollup::{Entry, KeySum, LedgerRow, PersonSumKey, Rollups};
 use crate::usage::persist_us;
 
-/// Rows in one transaction: new rows wait while it runs.
+/// Rows per transaction: new rows wait while it runs.
 const MAX_ROWS: usize = 1_024;
 /// Rows that are kept in memory until they are folded.
 const MAX_RECENT_ROWS: usize = 8 * MAX_ROWS;
 
-/// Rows of commits that are not folded: what this process wrote a moment ago need not be read again.
+/// Recently written rows of unfolded commits, so that this process need not read them again.
 #[derive(Default)]
 pub(super) struct RecentRows {
     rows: usize,
@@ -29,7 +29,7 @@ pub(super) struct RecentRows {
 }
 
 impl RecentRows {
-    /// Keeps a commit's rows, unless there are many already.
+    /// Keeps a commit's rows, up to `MAX_RECENT_ROWS` in total.
     pub(super) fn keep(&mut self, commit: CommitId, rows: Vec<Entry>) {
         if self.rows + rows.len() <= MAX_RECENT_ROWS {
             self.rows += rows.len();
@@ -41,8 +41,8 @@ impl RecentRows {
         self.rows -= self.by_commit.remove(&commit).map_or(0, |rows| rows.len());
     }
 
-    /// All rows of a commit, in its order.
-    fn of(&self, commit: &UnfoldedCommit) -> Option<&[Entry]> {
+    /// All rows of a commit, in the commit's order.
+    fn rows(&self, commit: &UnfoldedCommit) -> Option<&[Entry]> {
         let rows = self.by_commit.get(&commit.id)?;
         rows.iter().map(|row| &row.request_id).eq(&commit.requests).then_some(rows)
     }
@@ -101,7 +101,7 @@ pub(super) fn fold(
     Ok(backlog)
 }
 
-/// What the sums lack.
+/// The rows that are not yet in the sums.
 pub(super) fn unfolded_sums(connection: &Connection) -> Result<Rollups, StoreError> {
     let mut rollups = Rollups::new(given_keys(connection)?);
     each_row(connection, &unfolded(connection)?.0, &RecentRows::default(), |row| rollups.add(row))?;
@@ -113,7 +113,7 @@ pub(super) fn given_keys(connection: &Connection) -> Result<HashSet<KeyId>, rusq
     list.query_map([], |row| key_id(row, 0))?.collect()
 }
 
-/// The commits that are not folded, the oldest first; and those whose list cannot be read.
+/// The unfolded commits, the oldest first; and those whose list of rows cannot be read.
 pub(super) fn unfolded(connection: &Connection) -> Result<(Vec<UnfoldedCommit>, Vec<CommitId>), StoreError> {
     let mut list = connection.prepare_cached(
         "SELECT commit_id, persisted_at_us, requests FROM unfolded LEFT JOIN commits ON commits.id = commit_id
@@ -137,11 +137,11 @@ pub(super) fn unfolded(connection: &Connection) -> Result<(Vec<UnfoldedCommit>, 
     Ok((commits, unreadable))
 }
 
-/// What `ledger_row` reads.
+/// The columns that `ledger_row` reads.
 const LEDGER_ROW: &str = "key_id, account, status, code, prompt_tokens, completion_tokens, total_tokens, total_us,
     queue_us, search_us, inference_us";
 
-/// Returns the commits of which a row cannot be read; none of their rows is taken.
+/// Returns the commits with an unreadable row; none of their rows is taken.
 fn each_row(
     connection: &Connection,
     commits: &[UnfoldedCommit],
@@ -151,7 +151,7 @@ fn each_row(
     let mut find = connection.prepare_cached(&format!("SELECT {LEDGER_ROW} FROM requests WHERE id = ?1"))?;
     let mut unreadable = Vec::new();
     for commit in commits {
-        if let Some(rows) = recent.of(commit) {
+        if let Some(rows) = recent.rows(commit) {
             rows.iter().for_each(|row| take(&LedgerRow::new(row, commit.persisted_at_micros)));
             continue;
         }
@@ -212,7 +212,7 @@ pub(super) fn create_merge_function(connection: &Connection) -> Result<(), rusql
     })
 }
 
-/// What both kinds of sums have in common.
+/// The part that all three statements share.
 const ADD_FIGURES: &str = "requests = requests + excluded.requests,
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     prompt_measured = prompt_measured + excluded.prompt_measured,

@@ -1,9 +1,9 @@
-//! SQLite's side of the ledger: one transaction for a group of rows.
+//! SQLite's part of the ledger: one transaction per group of rows.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use chat::{RequestId, Timestamp};
+use chat::{FinishReason, RequestId, Timestamp};
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Statement, TransactionBehavior, ffi, params, params_from_iter,
 };
@@ -22,9 +22,9 @@ use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
 use crate::writer::{CommitError, Committed, LedgerBackend};
 
-/// How many commits go by between two looks at the length of the log.
-const COMMITS_PER_LOOK: u32 = 16;
-/// How long the ledger waits for others of this process to close the file.
+/// The number of commits between two checks of the log's length.
+const COMMITS_PER_CHECK: u32 = 16;
+/// How long the ledger waits until this process's other connections are closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any usual group of rows.
 const PROBE_BYTES: i64 = 256 * 1024;
@@ -33,15 +33,15 @@ const PRUNE_BATCH_ROWS: u64 = 500;
 pub(crate) struct SqliteLedger {
     pool: Arc<Pool>,
     clock: Arc<StoreClock>,
-    /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted, and the next call
-    /// opens another.
+    /// `None` at the start, and after a failed fsync or a panic: that connection cannot be trusted. The next call opens
+    /// another.
     connection: Option<Connection>,
     recent: RecentRows,
     counted: CountedScopes,
-    /// Whether a connection was lost, so that nothing may be written before the log is settled.
+    /// Whether a connection was lost, so that the log must be settled before the next write.
     must_settle: bool,
-    commits_since_look: u32,
-    /// Whether the log could not be moved last time.
+    commits_since_check: u32,
+    /// Whether the last checkpoint failed.
     is_log_stuck: bool,
 }
 
@@ -55,12 +55,12 @@ impl SqliteLedger {
             recent: RecentRows::default(),
             counted: CountedScopes::default(),
             must_settle: false,
-            commits_since_look: 0,
+            commits_since_check: 0,
             is_log_stuck: false,
         }
     }
 
-    /// Runs something on the connection, and opens it first if there is none.
+    /// Runs `run` on the connection, and opens one first if there is none.
     fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
@@ -83,15 +83,15 @@ impl SqliteLedger {
         })
     }
 
-    /// Keeps the log short. A failure is none of the rows', which are durable; the next call recovers from it.
+    /// Moves a long log into the file. A failure does not affect the rows, which are durable; the next call recovers.
     fn keep_log_short(&mut self) {
         let Some(connection) = &self.connection else { return };
-        self.commits_since_look = 0;
+        self.commits_since_check = 0;
         let moved = log::checkpoint_if_long(connection);
         let was_stuck = std::mem::replace(&mut self.is_log_stuck, moved.is_err());
         if let Err(error) = moved {
             if !was_stuck {
-                tracing::warn!(%error, "the database's log could not be moved into its file, and grows");
+                tracing::warn!(%error, "the checkpoint failed, and the write-ahead log grows");
             }
             if WriteError::from(error).connection_is_lost() {
                 self.disconnect();
@@ -107,8 +107,8 @@ impl LedgerBackend for SqliteLedger {
         let (committed, rows) = self.with(|connection| commit(connection, group, commit_id, &mut counted))?;
         self.counted = counted;
         self.recent.keep(commit_id, rows);
-        self.commits_since_look += 1;
-        if self.commits_since_look >= COMMITS_PER_LOOK {
+        self.commits_since_check += 1;
+        if self.commits_since_check >= COMMITS_PER_CHECK {
             self.keep_log_short();
         }
         Ok(committed)
@@ -116,7 +116,7 @@ impl LedgerBackend for SqliteLedger {
 
     fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
         let now_micros = self.clock.now_micros();
-        let mut recent = std::mem::take(&mut self.recent); // after a failure they are read from the database
+        let mut recent = std::mem::take(&mut self.recent); // after a failure, they are read from the database
         let backlog = self.with(|connection| Ok(fold(connection, times, now_micros, &mut recent)?))?;
         self.recent = recent;
         Ok(Some(backlog))
@@ -169,13 +169,13 @@ impl LedgerBackend for SqliteLedger {
         if let Some(connection) = self.connection.take()
             && let Err(error) = log::empty(&connection)
         {
-            tracing::warn!(%error, "the database's log could not be moved into its file; the next start does it");
+            tracing::warn!(%error, "the checkpoint failed; the next start repeats it");
         }
     }
 }
 
-/// Opens the file after a failed fsync: closed by everyone, then settled. Until that succeeds, nobody in this process
-/// gets a connection.
+/// Opens the file after a failed fsync: all connections are closed, then the log is settled. Until this succeeds, no
+/// caller in this process gets a connection.
 fn reopen(pool: &Pool) -> Result<Connection, WriteError> {
     if !pool.suspend(CLOSE_TIMEOUT) {
         return Err(WriteError::LogInUse);
@@ -242,7 +242,7 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     let mut deleted = Deleted::default();
     let first_kept = RequestId::first_at(due.rows_before);
     if unfolded(&transaction)?.0.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
-        return Ok(Deleted { more: true, ..deleted }); // not before they are counted
+        return Ok(Deleted { more: true, ..deleted }); // rows are deleted only after they are in the sums
     }
     let batch = transaction
         .prepare_cached(
@@ -271,7 +271,7 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     Ok(deleted)
 }
 
-/// Whether other rows can still go into the same transaction.
+/// Whether only this row failed, so that the transaction can continue.
 fn is_row_error(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(error, rusqlite::Error::ToSqlConversionFailure(_))
@@ -279,8 +279,9 @@ fn is_row_error(error: &rusqlite::Error) -> bool {
 }
 
 const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources, account)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16) ON CONFLICT (id) DO NOTHING";
+        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources, account, runtime, finish_reason)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+    ON CONFLICT (id) DO NOTHING";
 
 const LIST_UNFOLDED: &str = "INSERT INTO unfolded (commit_id, requests) VALUES (?1, ?2)";
 
@@ -304,6 +305,8 @@ fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: CommitId) -> Re
         entry.grounding.map(|grounding| grounding.scorer),
         entry.grounding.and_then(|grounding| grounding.sources),
         entry.owner.map(|owner| owner.to_string()),
+        entry.inference.runtime.as_deref(),
+        entry.inference.finish_reason.map(FinishReason::as_str),
     ])?;
     Ok(inserted == 1)
 }
@@ -314,13 +317,13 @@ enum WriteError {
     Sqlite(#[from] rusqlite::Error),
     #[error("{0}")]
     Connect(#[from] StoreError),
-    /// Somebody has the file open.
-    #[error("the log cannot be moved into the database file yet")]
+    /// Another connection has the file open.
+    #[error("the write-ahead log cannot yet be moved into the database file")]
     LogInUse,
 }
 
 impl WriteError {
-    /// After a failed fsync nobody knows what is on the disk, so this connection must not go on.
+    /// After a failed fsync the contents of the disk are unknown, so this connection must not be used again.
     fn connection_is_lost(&self) -> bool {
         let Self::Sqlite(error) = self else { return true };
         let code = error.sqlite_error().map(|error| error.extended_code);
@@ -334,7 +337,7 @@ mod tests {
     use crate::rollup::{Outcome, Timings};
     use crate::sqlite::Sqlite;
 
-    /// After a failed fsync the next row may come before any probe, and has to reopen the ledger.
+    /// After a failed fsync, the next row may come before a probe, and then has to reopen the ledger.
     #[test]
     fn a_discarded_connection_is_reopened_by_the_next_row() {
         let folder = tempfile::tempdir().unwrap();
@@ -348,6 +351,7 @@ mod tests {
             usage: Default::default(),
             timings: Timings::default(),
             grounding: None,
+            inference: Default::default(),
         };
         let clock = Arc::new(StoreClock::this_machine());
         let mut backend = SqliteLedger { must_settle: true, ..*database.open_ledger(clock) };

@@ -1,6 +1,6 @@
-//! SQLite's side of limits. One process keeps the limits of a file: reservations are in its memory, and end with it.
-//! Another service on the same file refuses callers with limits. What was spent is in the file: a commit adds to the sums
-//! of the scopes that have budgets, in its own transaction.
+//! SQLite's part of limits. One process enforces the limits of a file: reservations are in its memory, and end with it.
+//! Another service on the same file refuses callers with limits. Spending is in the file: a commit's transaction adds to
+//! the sums of the scopes that have budgets.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -24,7 +24,7 @@ use crate::limits::{
 use crate::rollup::{Entry, Figures, Measured};
 use crate::scope::Scope;
 
-/// Commits add to this one; slot 0 is what was spent before there was a budget.
+/// The slot of commits; slot 0 has the spending from before there was a budget.
 const SLOT: u64 = 1;
 
 impl Sqlite {
@@ -35,20 +35,20 @@ impl Sqlite {
         clock: &Arc<StoreClock>,
     ) -> Result<Permit, ReserveError> {
         self.keep_limits()?;
-        let starts = PeriodStarts::default().of(reservation.request.timestamp());
-        // Held while the sums are read: what ends meanwhile is in the sums, or still reserved.
+        let starts = PeriodStarts::default().containing(reservation.request.timestamp());
+        // Held while the sums are read, so that requests that end meanwhile are either in the sums or still reserved.
         let mut state = self.reserved.lock();
         let spent = self.spent(limits, starts)?;
         state.reserve(limits, &reservation, &spent, clock.now()).map_err(ReserveError::Refused)?;
         Ok(Permit::new(reservation, Keeper::Memory(self.reserved.clone(), clock.clone())))
     }
 
-    /// Keeps other processes from keeping the limits until this one ends.
+    /// Locks the limits for this process until it ends.
     fn keep_limits(&self) -> Result<(), StoreError> {
         if self.limit_lock.get().is_some() {
             return Ok(());
         }
-        // By its one name, whatever links lead to it.
+        // The canonical path: links to the file must lead to the same lock.
         let path = self.pool.path().canonicalize().map_err(StoreError::LimitLock)?;
         let mut name = path.into_os_string();
         name.push(".lock");
@@ -77,7 +77,7 @@ impl Sqlite {
     }
 }
 
-/// Two look-ups: with `OR`, all days of a scope would be read.
+/// Two look-ups, because with `OR` all days of a scope would be read.
 const SUM: &str = "SELECT 'day', requests, tokens, unmeasured FROM spending
         WHERE scope = ?1 AND period = 'day' AND start = ?2
     UNION ALL
@@ -95,12 +95,12 @@ fn sum(connection: &Connection, scope: Scope, [day, month]: [Timestamp; 2]) -> R
     Ok(spent)
 }
 
-/// Which scopes have budgets, by the limits' version.
+/// The limits, cached by their version, to find the scopes that have budgets.
 #[derive(Default)]
 pub(super) struct CountedScopes(Option<LimitTable>);
 
 impl CountedScopes {
-    /// Counts recorded rows against budgets. Where there are none, this is one look at a version.
+    /// Counts recorded rows against budgets. Without budgets, this only reads the version.
     pub(super) fn count(&mut self, transaction: &Transaction<'_>, rows: &[Entry]) -> Result<(), rusqlite::Error> {
         let version = transaction.prepare_cached(LIMITS_VERSION)?.query_row([], |row| row.get(0))?;
         let limits = match self.0.take().filter(|known| known.version == version) {
@@ -126,7 +126,7 @@ impl CountedScopes {
     }
 }
 
-/// What a later version may have added says nothing about rows of this one.
+/// Skips kinds of limits that a later version of this program may have added.
 fn limits(transaction: &Transaction<'_>) -> Result<Vec<Limit>, rusqlite::Error> {
     let mut list = transaction.prepare_cached("SELECT scope, kind, amount FROM limits")?;
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?));
@@ -137,13 +137,13 @@ fn limits(transaction: &Transaction<'_>) -> Result<Vec<Limit>, rusqlite::Error> 
     Ok(limits.into_iter().filter_map(parse).collect())
 }
 
-/// To the sums of a day and of its month at once.
+/// Adds to the sums of a day and of its month.
 const ADD: &str = "INSERT INTO spending (scope, period, start, slot, requests, tokens, unmeasured)
     VALUES (?1, 'day', ?2, ?4, ?5, ?6, ?7), (?1, 'month', ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
         unmeasured = unmeasured + excluded.unmeasured";
 
-/// Sums up the ledger within a change, whose transaction keeps rows from being committed.
+/// Sums up the ledger within a change, whose transaction blocks commits of rows.
 pub(crate) fn sum_recorded(
     connection: &mut PooledConnection<'_>,
     range: &ScopeRange,
@@ -168,5 +168,5 @@ pub(crate) fn sum_recorded(
     })
 }
 
-/// Of the process that serves the file.
+/// The reservations of this process.
 pub(super) type Reserved = Arc<Mutex<State>>;

@@ -1,15 +1,14 @@
-//! Moving the write-ahead log into the database file (a checkpoint), on a disk whose fsyncs fail.
+//! Checkpoints: moving the write-ahead log into the database file, on a disk whose fsyncs may fail.
 //!
-//! What was written before a failed fsync can still be read, and may never reach the disk: a later fsync succeeds without
-//! it. SQLite does not reckon with that in three places.
-//! - Its automatic checkpoints say nothing when they fail, and the next one goes on behind what the last one moved. They
-//!   are off (`connect`): the ledger's writer moves the log, and after a failure everyone closes the file, so that
-//!   the one who opens it next begins at the start of the log.
-//! - It moves into the file what it reads in the log of a process that was killed, although that may not be on the disk.
-//!   Replaying the log that is on the disk would then take only some of these changes back. So before a log is used that
-//!   others have left, it is written once more.
-//! - The same happens in a process that goes on, if all its connections were closed in between. So one stays open
-//!   (`pool`).
+//! Pages that were written before a failed fsync can still be read, but may never reach the disk: a later fsync succeeds
+//! without them. SQLite does not handle this in three cases.
+//! - Its automatic checkpoints do not report failures, and the next one continues after the pages that the last one moved.
+//!   They are off (`connect`): the ledger's writer makes checkpoints, and after a failure all connections are closed, so
+//!   that the next one starts at the beginning of the log.
+//! - It moves pages from the log of a killed process into the file, although they may not be on the disk. Replaying the
+//!   log that is on the disk would then undo only some of these changes. So a log that another process has left is
+//!   rewritten before it is used.
+//! - The same happens in a running process if all of its connections were closed in between. So one stays open (`pool`).
 
 use std::fs::File;
 use std::io;
@@ -22,7 +21,7 @@ use rusqlite::{Connection, ErrorCode};
 use super::BUSY_TIMEOUT;
 use crate::StoreError;
 
-/// 4 MiB of log, after which it is moved.
+/// The length of the log at which it is moved: 4 MiB.
 const CHECKPOINT_PAGES: u64 = 1024;
 /// The log's format, from SQLite's documentation.
 const LOG_HEADER_BYTES: u64 = 32;
@@ -31,7 +30,7 @@ const REWRITE_BYTES: usize = 256 * 1024;
 
 struct LogState {
     pages: u64,
-    /// Of these, how many SQLite holds to be in the file already.
+    /// The number of these pages that, according to SQLite, are already in the file.
     moved: u64,
 }
 
@@ -40,7 +39,7 @@ fn state(connection: &Connection) -> Result<LogState, rusqlite::Error> {
     connection.query_row("PRAGMA wal_checkpoint(NOOP)", [], read)
 }
 
-/// Moves what can be moved without waiting for anybody, if the log is long.
+/// Moves as many pages as possible without waiting for other connections, if the log is long.
 pub(super) fn checkpoint_if_long(connection: &Connection) -> Result<(), rusqlite::Error> {
     let log = state(connection)?;
     if log.pages < CHECKPOINT_PAGES || log.moved == log.pages {
@@ -49,13 +48,13 @@ pub(super) fn checkpoint_if_long(connection: &Connection) -> Result<(), rusqlite
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }
 
-/// Brings the whole log to the disk, moves it from its start, and empties it. `false` if others that use it prevent that.
+/// Rewrites the whole log to the disk, moves it from its start, and empties it. `false` if other connections prevent this.
 pub(super) fn settle(connection: &Connection) -> Result<bool, StoreError> {
     let log = state(connection)?;
     if log.moved > 0 {
         return Ok(false);
     }
-    // While this connection may write, nobody else writes to the log.
+    // While this connection holds the write lock, no other writes to the log.
     match connection.execute_batch("BEGIN IMMEDIATE") {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => return Ok(false),
         begun => begun?,
@@ -67,20 +66,20 @@ pub(super) fn settle(connection: &Connection) -> Result<bool, StoreError> {
     empty(connection)
 }
 
-/// Settles the log, without making anybody wait: if another process writes, it has settled the log itself.
+/// Settles the log without waiting: if another process writes, that one has already settled the log.
 pub(super) fn settle_unless_in_use(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::ZERO)?;
     settle(connection)?;
     Ok(connection.busy_timeout(BUSY_TIMEOUT)?)
 }
 
-/// Moves the whole log and empties it, so that the file can be copied on its own. `false` if others prevent that.
+/// Moves the whole log and empties it, so that the file alone can be copied. `false` if other connections prevent this.
 pub(super) fn empty(connection: &Connection) -> Result<bool, StoreError> {
     Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| Ok(row.get::<_, i64>(0)? == 0))?)
 }
 
-/// Writes the first bytes of the log over themselves, so that an fsync brings all of them to the disk. The log's name
-/// must be there, too: SQLite syncs the folder, and does not look whether it succeeds.
+/// Overwrites the first bytes of the log with themselves, so that an fsync writes all of them to the disk. Also syncs the
+/// folder, for the log's name: SQLite does so, but ignores failures.
 fn rewrite(connection: &Connection, bytes: u64) -> io::Result<()> {
     let database = connection.path().ok_or(io::ErrorKind::NotFound)?;
     let file = File::options().read(true).write(true).open(format!("{database}-wal"))?;

@@ -1,4 +1,4 @@
-//! The SQLite backend: one file with a write-ahead log and `synchronous=FULL`. Other processes may have it open, too.
+//! The SQLite backend: one file with a write-ahead log and `synchronous=FULL`. Other processes may also have it open.
 
 mod backup;
 mod export;
@@ -42,21 +42,20 @@ pub(crate) use pool::PooledConnection;
 
 /// Older versions have a race between checkpoint and commit that can corrupt the log.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
-/// How long to wait for another process that writes.
+/// How long to wait for the write lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reports read at a time.
+/// Reports that may be read concurrently.
 const MAX_REPORTS: usize = 2;
 
 pub(crate) struct Sqlite {
     pool: Arc<Pool>,
-    /// Whether anything but the ledger was changed.
+    /// Whether `begin_change` was called.
     has_changes: AtomicBool,
-    /// Reports that may be read at a time.
     reports: Arc<Semaphore>,
     sums: SumCache,
     reserved: Reserved,
-    /// Locked while this process keeps the limits.
+    /// Locked once this process enforces the limits.
     limit_lock: OnceLock<File>,
 }
 
@@ -64,12 +63,12 @@ impl Sqlite {
     pub(crate) fn open(path: PathBuf) -> Result<Self, StoreError> {
         create_private_file(&path);
         let mut connection = connect(&path)?;
-        // Before anything else is open in this process that could be in the way.
+        // Before this process has other connections, which could prevent it.
         settle_unless_in_use(&connection)?;
         if schema::is_outdated(&connection)? {
             schema::migrate(&mut connection)?;
-            // SQLite makes a new file without the log, and that fsync may have failed in an earlier process. It deletes the
-            // log of a file that turns out to be empty, so the file must be on the disk before anything is promised.
+            // SQLite creates a new file without the log, and that fsync may have failed in an earlier process. It deletes
+            // the log of an empty file, so the file must be on the disk before any row is confirmed.
             settle_unless_in_use(&connection)?;
         }
         Ok(Self {
@@ -100,7 +99,7 @@ impl Sqlite {
 }
 
 impl Drop for Sqlite {
-    /// A command leaves its changes in the file, which can then be copied on its own. If it cannot, the next start does.
+    /// Moves a command's changes into the file, so that the file alone can be copied. If this fails, the next start does it.
     fn drop(&mut self) {
         if *self.has_changes.get_mut() {
             let _ = self.with(|connection| settle_unless_in_use(connection));
@@ -108,13 +107,13 @@ impl Drop for Sqlite {
     }
 }
 
-/// Makes a new database readable for this user only. If the path is wrong, SQLite will report it.
+/// Creates a new database readable only for this user. SQLite reports a wrong path.
 fn create_private_file(path: &Path) {
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
 
-/// What a receipt and a report rely on, as `PRAGMA` sets it and as SQLite reports it. SQLite does not fail where it
-/// cannot have a setting: it keeps the old one.
+/// Settings that receipts and reports rely on: name, value, and the value as SQLite reports it. SQLite does not fail if it
+/// cannot apply a setting, but keeps the old value.
 const SETTINGS: &[(&str, &str, &str)] = &[
     ("locking_mode", "NORMAL", "normal"), // commands and back-ups open the file beside the service
     ("journal_mode", "WAL", "wal"),
@@ -123,19 +122,18 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("wal_autocheckpoint", "0", "0"), // see `log`
 ];
 
-/// Opens the file, and refuses it unless what was committed is durable.
+/// Opens the file, and refuses it unless commits are durable.
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < MIN_SQLITE_VERSION {
         return Err(StoreError::SqliteTooOld(rusqlite::version()));
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    // SQLite opens a file that it may not write for reading only, and says nothing.
+    // SQLite silently opens a file without write permission as read-only.
     if connection.is_readonly(MAIN_DB)? {
         return Err(StoreError::ReadOnly);
     }
-    // See `log`. And where the log's index could only be read, closing the last connection would delete a log that
-    // nobody has read.
+    // See `log`. Also, if the log's index was opened read-only, closing the last connection would delete an unread log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     for &(setting, value, reported) in SETTINGS {
@@ -148,8 +146,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Fails if log or index were opened for reading only: file and settings do not show it. Waits for nobody: a write lock
-/// that another connection holds is good enough.
+/// Fails if the log or its index was opened read-only, which neither the file nor the settings show. Does not wait: it
+/// suffices that another connection holds the write lock.
 fn require_writable_log(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(Duration::ZERO)?;
     match connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK") {

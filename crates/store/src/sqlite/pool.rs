@@ -1,4 +1,4 @@
-//! Connections to the file, kept open between uses, and SQLite's side of `sql::Connection`.
+//! A pool of connections to the file, and SQLite's part of `sql::Connection`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Connections {
-    /// Never used, and open for as long as any connection may be. The log's index lives while anybody has the file open;
-    /// whoever opened it anew would take back in what a failed fsync has left in the log (see `log`). `None` while nobody
-    /// gets a connection.
+    /// Never used, and open as long as any connection may be. The log's index exists while any connection is open. A
+    /// process that recreates it would accept pages that a failed fsync has left in the log (see `log`). `None` while the
+    /// pool is suspended.
     anchor: Option<Connection>,
     idle: Vec<Connection>,
     in_use: usize,
 }
 
 impl Pool {
-    /// The log that was there when `anchor` was opened is settled.
+    /// The log that existed when `anchor` was opened must be settled.
     pub(super) fn new(path: PathBuf, anchor: Connection) -> Self {
         let connections = Connections { anchor: Some(anchor), ..Connections::default() };
         Self { path, connections: Mutex::new(connections), all_closed: Condvar::new() }
@@ -41,7 +41,7 @@ impl Pool {
         &self.path
     }
 
-    /// Closes all connections and gives out no more until `resume`; `false` if some are still in use after a while.
+    /// Closes all connections and refuses new ones until `resume`; `false` if some are still in use after `patience`.
     pub(super) fn suspend(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut connections = self.connections.lock();
@@ -81,7 +81,7 @@ impl Pool {
         connections.in_use -= 1;
         match connection {
             Some(connection) if connections.anchor.is_some() => connections.idle.push(connection),
-            // Closed under the lock: to whoever waits for it, it must be closed.
+            // Closed under the lock, so that it is closed when `suspend` sees that none is in use.
             closed => drop(closed),
         }
         if connections.in_use == 0 {
@@ -92,7 +92,7 @@ impl Pool {
 
 pub(crate) struct PooledConnection<'a> {
     pool: &'a Pool,
-    /// `None` only while it is being made or dropped.
+    /// `None` only while it is being opened or dropped.
     connection: Option<Connection>,
     failed: bool,
 }
@@ -102,7 +102,7 @@ impl Sqlite {
         self.pool.take()
     }
 
-    /// Takes the file's write lock at once, so that the change cannot fail later for want of it.
+    /// Takes the file's write lock immediately, so that the change cannot fail later because of it.
     pub(crate) fn begin_change(&self) -> Result<PooledConnection<'_>, StoreError> {
         let mut connection = self.connection()?;
         connection.run(|connection| Ok(connection.execute_batch("BEGIN IMMEDIATE")?))?;
@@ -110,8 +110,8 @@ impl Sqlite {
         Ok(connection)
     }
 
-    /// Runs a read that may take long, on a thread of its own: the calling thread serves others meanwhile. So many at a
-    /// time, even if nobody waits for their results any more; others wait for their turn.
+    /// Runs a read that may take long on a separate thread, so that the calling thread can serve other requests. At most
+    /// `MAX_REPORTS` run at a time, including those whose callers have disconnected; others wait.
     pub(crate) async fn report<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
@@ -167,7 +167,7 @@ impl PooledConnection<'_> {
         &mut self,
         run: impl FnOnce(&mut Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let connection = self.connection.as_mut().expect("there is a connection until the drop");
+        let connection = self.connection.as_mut().expect("the connection exists until the drop");
         let result = run(connection);
         self.failed |= result.is_err();
         result
@@ -176,7 +176,7 @@ impl PooledConnection<'_> {
 
 impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
-        // After an error a connection may be in any state: it is closed instead of kept.
+        // After an error a connection may be in any state, and is closed.
         let is_clean = |connection: &Connection| !self.failed && connection.is_autocommit();
         let (kept, closed) = match self.connection.take() {
             Some(connection) if is_clean(&connection) => (Some(connection), None),

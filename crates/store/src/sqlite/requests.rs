@@ -1,8 +1,8 @@
-//! Reads single rows of the ledger, from the end of `requests` or by key.
+//! Reads single rows of the ledger, the newest first or by id.
 
 use std::collections::HashSet;
 
-use chat::{KeyId, RequestId, TokenUsage};
+use chat::{FinishReason, KeyId, RequestId, TokenUsage};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
@@ -10,18 +10,18 @@ use super::fold::unfolded;
 use super::pool::numbered;
 use super::usage::key_id;
 use crate::request_search::{KEYS_OF_PERSON, Matches};
-use crate::rollup::GroundingRecord;
+use crate::rollup::{GroundingRecord, InferenceRecord};
 use crate::usage::{RequestQuery, StatusFilter, persist_us};
 use crate::viewer::Viewer;
 use crate::{RecordedRequest, RequestPage, StoreError};
 
-/// What a filter looks at.
+/// The columns that filters use.
 const FILTERED: &str = "requests.id, status, total_us, account";
 
 impl Sqlite {
     pub(crate) fn search_requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<RequestPage, StoreError> {
         self.with(|connection| {
-            // One snapshot: what is folded meanwhile would be in both lists, or in none.
+            // One snapshot: rows that are folded meanwhile would otherwise be in both lists, or in none.
             let snapshot = connection.transaction()?;
             let matches = match keys_of(&snapshot, viewer, query)? {
                 None => search_all(&snapshot, query)?,
@@ -67,7 +67,7 @@ fn keys_of(
 }
 
 fn search_all(connection: &Connection, query: &RequestQuery) -> Result<Matches, StoreError> {
-    // SQLite uses the index on failed requests only if the condition says so literally.
+    // SQLite uses the index on failed requests only if its condition appears literally.
     let status = match query.status {
         Some(StatusFilter::Is(status)) if status != 200 => format!("AND status = {status} AND status <> 200"),
         _ => String::new(),
@@ -90,7 +90,7 @@ fn search_keys(connection: &Connection, query: &RequestQuery, keys: &HashSet<Key
         let within = params![ids.start.to_bytes(), ids.end.to_bytes(), key.as_str()];
         search(&mut newest.query(within)?, query, keys.len(), &mut matches)?;
     }
-    // And those that are in no list yet.
+    // Unfolded rows are not yet in a list.
     let mut find = connection.prepare(&format!("SELECT {FILTERED}, key_id FROM requests WHERE id = ?1"))?;
     for id in unfolded(connection)?.0.into_iter().flat_map(|commit| commit.requests).filter(|id| ids.contains(id)) {
         let mut rows = find.query([id.to_bytes()])?;
@@ -104,7 +104,7 @@ fn search_keys(connection: &Connection, query: &RequestQuery, keys: &HashSet<Key
     Ok(matches)
 }
 
-/// Searches one of so many lists.
+/// Searches one of `lists` lists.
 fn search(
     rows: &mut rusqlite::Rows<'_>,
     query: &RequestQuery,
@@ -134,11 +134,12 @@ fn is_match(row: &Row<'_>, query: &RequestQuery) -> Result<bool, StoreError> {
     Ok(query.matches(row.get(1)?, row.get(2)?, account))
 }
 
-/// Selects what `request` reads.
+/// Selects the columns that `request` reads.
 fn select_from(requests: &str) -> String {
     format!(
         "SELECT requests.id, requests.key_id, status, code, prompt_tokens, completion_tokens, total_tokens, queue_us,
-             search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''), score, scorer, sources
+             search_us, inference_us, total_us, persisted_at_us, coalesce(keys.name, ''), score, scorer, sources,
+             runtime, finish_reason
          FROM {requests} LEFT JOIN commits ON commits.id = commit_id LEFT JOIN keys ON keys.id = requests.key_id"
     )
 }
@@ -159,6 +160,10 @@ fn request(row: &Row<'_>) -> Result<RecordedRequest, rusqlite::Error> {
         total_us,
         persist_us: row.get::<_, Option<u64>>(11)?.and_then(|at| persist_us(request_id, total_us, at)),
         grounding: grounding(row)?,
+        inference: InferenceRecord {
+            runtime: row.get::<_, Option<String>>(16)?.map(Into::into),
+            finish_reason: row.get_ref(17)?.as_str_or_null()?.and_then(FinishReason::parse),
+        },
     })
 }
 

@@ -1,4 +1,4 @@
-//! The tables, as a list of migrations. A released migration never changes, and the schema that it leads to is kept in
+//! The tables, as a list of migrations. A released migration never changes, and its resulting schema is kept in
 //! `tests/schemas`.
 
 use rusqlite::{Connection, TransactionBehavior};
@@ -7,8 +7,8 @@ use crate::StoreError;
 
 const MIGRATIONS: &[&str] = &[
     // Times are milliseconds since 1970 unless their name says otherwise. `requests` has one B-tree, by id: ids are
-    // ordered by time, so it grows at its end. Of secrets and tokens only digests are stored; a key's previous digest
-    // works until `previous_until`. `admin_…` is what an administrator has restricted.
+    // ordered by time, so it grows at its end. Only digests of secrets and tokens are stored; a key's previous digest
+    // works until `previous_until`. The `admin_…` columns are an administrator's restrictions.
     "
     CREATE TABLE keys (
         id TEXT NOT NULL PRIMARY KEY,
@@ -47,23 +47,25 @@ const MIGRATIONS: &[&str] = &[
         commit_id INTEGER NOT NULL,
         score REAL,
         scorer INTEGER,
-        sources INTEGER
+        sources INTEGER,
+        runtime TEXT,
+        finish_reason TEXT
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
-    -- An index by key that is written when rows are folded and not with every commit.
+    -- An index by key, which is written when rows are folded, not with every commit.
     CREATE TABLE requests_of_keys (
         key_id TEXT NOT NULL,
         id BLOB NOT NULL,
         PRIMARY KEY (key_id, id)
     ) STRICT, WITHOUT ROWID;
 
-    -- A commit is here once its time is known.
+    -- Commits whose time is known.
     CREATE TABLE commits (
         id INTEGER NOT NULL PRIMARY KEY,
         persisted_at_us INTEGER NOT NULL
     ) STRICT;
 
-    -- The ids of a commit's rows that are not in the sums yet, 16 bytes each.
+    -- The ids of a commit's rows that are not yet in the sums, 16 bytes each.
     CREATE TABLE unfolded (
         commit_id INTEGER NOT NULL PRIMARY KEY,
         requests BLOB NOT NULL
@@ -108,8 +110,8 @@ const MIGRATIONS: &[&str] = &[
         succeeded INTEGER NOT NULL,
         PRIMARY KEY (span, start, key_id)
     ) STRICT, WITHOUT ROWID;
-    -- A key that was given to another person is here. From then on `person_sums` holds what `key_sums` does, by the owner
-    -- at the time of the request ('' for none), and what is not there was the first owner's.
+    -- Keys that were given to another person. From then on `person_sums` has the same sums as `key_sums`, by the owner at
+    -- the time of the request ('' for none); the rest belongs to the first owner.
     CREATE TABLE given_keys (
         key_id TEXT NOT NULL PRIMARY KEY,
         first_owner TEXT NOT NULL
@@ -131,7 +133,7 @@ const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (span, start, key_id, account)
     ) STRICT, WITHOUT ROWID;
 
-    -- The ledger's own time, by which old rows are deleted.
+    -- The ledger's time, by which old rows are deleted.
     CREATE TABLE retention_clock (
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
         time INTEGER NOT NULL
@@ -141,8 +143,8 @@ const MIGRATIONS: &[&str] = &[
         filler BLOB NOT NULL
     ) STRICT;
 
-    -- A scope is as a party in `rollups`. `spending` holds what was spent in a period by scopes that have budgets, and in
-    -- its slot 0 what they had spent before they had any.
+    -- A scope has the form of a party in `rollups`. `spending` has the spending per period of scopes with budgets; slot 0
+    -- is the spending from before they had any.
     CREATE TABLE limits (
         scope TEXT NOT NULL,
         kind TEXT NOT NULL,
@@ -172,7 +174,7 @@ const MIGRATIONS: &[&str] = &[
         next_at INTEGER NOT NULL,
         is_done INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    -- In millionths of the currency per million tokens; the price of everything else has no label.
+    -- In millionths of the currency per million tokens; the default price has the project ''.
     CREATE TABLE prices (
         project TEXT NOT NULL PRIMARY KEY,
         prompt INTEGER NOT NULL,
@@ -291,7 +293,7 @@ pub(super) fn is_outdated(connection: &Connection) -> Result<bool, rusqlite::Err
     Ok(found != known)
 }
 
-/// Migrates under the write lock, because several processes may start at once.
+/// Migrates under the write lock, because several processes may start at the same time.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let known = MIGRATIONS.len() as i64;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -304,7 +306,7 @@ pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(transaction.commit()?)
 }
 
-/// The database's schema and the newest one.
+/// The versions of the database's schema and of the newest one.
 pub(super) fn versions(connection: &Connection) -> Result<(i64, i64), rusqlite::Error> {
     Ok((version(connection)?, MIGRATIONS.len() as i64))
 }

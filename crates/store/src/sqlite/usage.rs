@@ -1,4 +1,4 @@
-//! Reads sums from the roll-ups, and the rows that they lack.
+//! Reads sums from the roll-ups, and the rows that these do not contain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -13,12 +13,12 @@ use super::pool::numbered;
 use crate::groups::{ReportKey, SumTable, day_range, parse_person};
 use crate::id::AccountId;
 use crate::latency::Latencies;
+use crate::pending::PendingRows;
 use crate::price_store::{SELECT_PRICES, price_list, price_row};
 use crate::report::{ReportBuilder, RollupRow};
 use crate::rollup::{Figures, KeySum, Measured, Resolution, SumRange, sum_ranges};
 use crate::scope::Scope;
 use crate::sum_cache::{HourTotals, SumCache, SumsByKey};
-use crate::unsummed::Unsummed;
 use crate::usage::{Grouping, Period, Person, Step, UsageQuery};
 use crate::viewer::Viewer;
 use crate::{KeyUsage, PriceList, StoreError, UsageReport, sql};
@@ -46,9 +46,9 @@ impl Sqlite {
                 (None, Some(account)) => Scope::Owner(account),
                 (None, None) => Scope::Everyone,
             };
-            let unsummed = unsummed(&snapshot, query.period)?;
-            let mut report = read(&snapshot, &unsummed, scope, query, now)?;
-            group(&snapshot, &self.sums, &unsummed, viewer, query, &mut report)?;
+            let pending = pending_rows(&snapshot, query.period)?;
+            let mut report = read(&snapshot, &pending, scope, query, now)?;
+            group(&snapshot, &self.sums, &pending, viewer, query, &mut report)?;
             Ok(Some(report))
         })
     }
@@ -56,14 +56,14 @@ impl Sqlite {
     pub(crate) fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
         self.with(|connection| {
             let snapshot = connection.transaction()?;
-            let unsummed = unsummed(&snapshot, period)?;
+            let pending = pending_rows(&snapshot, period)?;
             let keys = keys(&snapshot, viewer.scope(), None)?;
-            let parts = Sums::new(&snapshot, &self.sums, &unsummed)?.of_period(&keys)?.into_parts(None);
-            Ok(parts.by_key(viewer, &PriceList::default(), &unsummed))
+            let parts = Sums::new(&snapshot, &self.sums, &pending)?.of_period(&keys)?.into_parts(None);
+            Ok(parts.by_key(viewer, &PriceList::default(), &pending))
         })
     }
 
-    /// When keys were used last, as far as it is not in the sums.
+    /// The last uses of keys that are not yet in the sums.
     pub(crate) fn unfolded_uses(&self) -> Result<HashMap<KeyId, Timestamp>, StoreError> {
         self.with(|connection| Ok(unfolded_sums(&*connection.transaction()?)?.last_uses().collect()))
     }
@@ -72,9 +72,9 @@ impl Sqlite {
 /// Everyone's sums, in the finest steps.
 pub(super) fn everything(connection: &Connection) -> Result<UsageReport, StoreError> {
     let query = UsageQuery::everything();
-    let unsummed = unsummed(connection, query.period)?;
-    let mut report = read(connection, &unsummed, Scope::Everyone, &query, Timestamp::default())?;
-    group(connection, &SumCache::default(), &unsummed, &Viewer::operator(), &query, &mut report)?;
+    let pending = pending_rows(connection, query.period)?;
+    let mut report = read(connection, &pending, Scope::Everyone, &query, Timestamp::default())?;
+    group(connection, &SumCache::default(), &pending, &Viewer::operator(), &query, &mut report)?;
     Ok(report)
 }
 
@@ -87,7 +87,7 @@ fn is_visible(connection: &Connection, viewer: &Viewer, key: KeyId) -> Result<bo
 /// Sums the roll-ups of one scope in one pass, by time and outcome.
 fn read(
     connection: &Connection,
-    unsummed: &Unsummed,
+    pending: &PendingRows,
     scope: Scope,
     query: &UsageQuery,
     now: Timestamp,
@@ -96,11 +96,11 @@ fn read(
         "SELECT {FIGURES}, start, status, code, latencies FROM rollups
          WHERE party = ?1 AND start >= ?2 AND start < ?3"
     ))?;
-    let hours = unsummed.period().whole_hours();
+    let hours = pending.period().whole_hours();
     let stored = rollups.query_and_then(params![scope.to_string(), hours.start, hours.end], rollup)?;
     let mut sums = ReportBuilder::new(query.step);
-    sums.add_all(scope, stored, unsummed)?;
-    Ok(sums.finish(unsummed, now))
+    sums.add_all(scope, stored, pending)?;
+    Ok(sums.finish(pending, now))
 }
 
 fn rollup(row: &Row<'_>) -> Result<RollupRow, StoreError> {
@@ -114,9 +114,9 @@ fn rollup(row: &Row<'_>) -> Result<RollupRow, StoreError> {
     })
 }
 
-/// What the sums of a period lack.
-fn unsummed(connection: &Connection, period: Period) -> Result<Unsummed, StoreError> {
-    let mut unsummed = Unsummed::new(period, unfolded_sums(connection)?);
+/// The rows of a period that the sums do not contain.
+fn pending_rows(connection: &Connection, period: Period) -> Result<PendingRows, StoreError> {
+    let mut pending = PendingRows::new(period, unfolded_sums(connection)?);
     for hour in period.cut_hours() {
         let [first, end] = [hour, hour + 3600].map(|second| RequestId::first_at(Timestamp::from_seconds(second)));
         let mut rows = connection.prepare_cached("SELECT count(*) FROM requests WHERE id >= ?1 AND id < ?2")?;
@@ -124,18 +124,18 @@ fn unsummed(connection: &Connection, period: Period) -> Result<Unsummed, StoreEr
         let mut folded = connection
             .prepare_cached("SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = '' AND start = ?1")?;
         let folded = folded.query_row([hour], |row| row.get(0))?;
-        if unsummed.require_rows(hour, rows, folded) {
-            rows_between(connection, period.part_of(hour), |row| unsummed.add(row))?;
+        if pending.require_rows(hour, rows, folded) {
+            rows_between(connection, period.part_of(hour), |row| pending.add(row))?;
         }
     }
-    Ok(unsummed)
+    Ok(pending)
 }
 
 /// Adds groups and costs to a report.
 fn group(
     connection: &Connection,
     kept: &SumCache,
-    unsummed: &Unsummed,
+    pending: &PendingRows,
     viewer: &Viewer,
     query: &UsageQuery,
     report: &mut UsageReport,
@@ -147,7 +147,7 @@ fn group(
         report.set_uniform_cost(prices.default);
         return Ok(());
     }
-    let sums = Sums::new(connection, kept, unsummed)?;
+    let sums = Sums::new(connection, kept, pending)?;
     let keys = keys(connection, None, query.key)?;
     let person = query.person_for(viewer).filter(|_| query.key.is_none());
     let parts = sums.of_period(&keys)?.into_parts(person);
@@ -157,13 +157,13 @@ fn group(
             for slice in &mut report.by_time {
                 let day = slice.start.as_seconds();
                 let mut table = SumTable::new(&keys);
-                sums.add(&mut table, &day_range(unsummed.period(), day))?;
-                table.add_unsummed(unsummed, &(day..day + 86_400));
+                sums.add(&mut table, &day_range(pending.period(), day))?;
+                table.add_pending(pending, &(day..day + 86_400));
                 slice.cost = table.into_parts(person).cost(&prices);
             }
         }
         Grouping::Time => {}
-        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, unsummed),
+        Grouping::Key => report.by_key = parts.by_key(viewer, &prices, pending),
         Grouping::Person => {
             let people = all(connection, Person::SELECT, &[], Person::read)?;
             let people = people.into_iter().map(|person| (person.id, person)).collect();
@@ -197,27 +197,27 @@ struct Sums<'a> {
     connection: &'a Connection,
     kept: &'a SumCache,
     totals: HourTotals,
-    unsummed: &'a Unsummed,
+    pending: &'a PendingRows,
 }
 
 impl<'a> Sums<'a> {
-    fn new(connection: &'a Connection, kept: &'a SumCache, unsummed: &'a Unsummed) -> Result<Self, StoreError> {
+    fn new(connection: &'a Connection, kept: &'a SumCache, pending: &'a PendingRows) -> Result<Self, StoreError> {
         let mut totals = connection.prepare_cached(
             "SELECT start, sum(requests) FROM rollups WHERE party = '' AND start >= ?1 GROUP BY start",
         )?;
-        // The sums at its beginning may start earlier.
-        let first = Resolution::EightDays.start_of(unsummed.period().whole_hours().start);
+        // The first eight-day sum may start before the period.
+        let first = Resolution::EightDays.start_of(pending.period().whole_hours().start);
         let totals = totals.query_map([first], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
-        Ok(Self { connection, kept, totals, unsummed })
+        Ok(Self { connection, kept, totals, pending })
     }
 
     /// Coarse ranges of time in the middle, finer ones at the edges.
     fn of_period<'k>(&self, keys: &'k [ReportKey]) -> Result<SumTable<'k>, StoreError> {
         let mut table = SumTable::new(keys);
-        for range in sum_ranges(&self.unsummed.period().whole_hours()) {
+        for range in sum_ranges(&self.pending.period().whole_hours()) {
             self.add(&mut table, &range)?;
         }
-        table.add_unsummed(self.unsummed, &(0..u64::MAX));
+        table.add_pending(self.pending, &(0..u64::MAX));
         Ok(table)
     }
 
@@ -246,7 +246,7 @@ impl<'a> Sums<'a> {
         Ok(())
     }
 
-    /// Adds the sums that start within a time, from memory if they are there.
+    /// Adds the sums that start within `time`, from the cache if possible.
     fn add_sums(
         &self,
         table: &mut SumTable<'_>,
@@ -281,8 +281,8 @@ impl<'a> Sums<'a> {
         Ok(sums.into_iter().collect())
     }
 
-    /// Reads the sums that start within a range, by start and key. Many are of keys that nobody asked for, so the caller
-    /// says whether a sum is needed.
+    /// Reads the sums that start within a range, by start and key. Many belong to keys that were not requested, so `take`
+    /// reads a sum only if it needs it.
     fn read(
         &self,
         span: Resolution,

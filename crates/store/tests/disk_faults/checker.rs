@@ -1,4 +1,4 @@
-//! What was promised to whom, and whether a database holds it.
+//! Records the promises made to callers, and checks that a database keeps them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
@@ -9,15 +9,15 @@ use chat::{ApiKey, KeyId, RequestId, Timestamp};
 use rusqlite::{Connection, OpenFlags};
 use store::{Entry, Grouping, Period, Phase, Step, Store, UsageQuery, Viewer};
 
-/// Rows from before that hour may be pruned; all others are from after it.
+/// Rows from before this hour may be pruned; all others are from after it.
 pub(crate) const OLDEST_KEPT_SECONDS: u64 = 1_700_000_000 / 3600 * 3600;
 
-/// What callers were told, and what they tried.
+/// The results that callers got, and their attempts.
 #[derive(Default)]
 pub(crate) struct Expected {
     pub(crate) rows: HashMap<RequestId, SentRow>,
     pub(crate) keys: HashMap<KeyId, KnownKey>,
-    /// Copies that were reported as made, with the rows that they must hold.
+    /// Finished backups, with the rows that they must contain.
     pub(crate) backups: HashMap<String, Vec<RequestId>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct SentRow {
     pub(crate) entry: Entry,
     /// There is a receipt for it.
     pub(crate) promised: bool,
-    /// At the last check.
+    /// Whether the last check found it.
     pub(crate) is_there: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct KnownKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Revocation {
     None,
-    /// Somebody tried, and was told of a failure, or of nothing.
+    /// An attempt failed, or got no result.
     Tried,
     Promised,
 }
@@ -70,8 +70,8 @@ impl Expected {
             group: Some(Grouping::Key),
         };
         let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
-        assert_eq!(report.latencies.count(Phase::Total), report.totals.requests, "latencies and requests");
-        assert!(report.latencies.count(Phase::Persist) <= report.totals.requests, "a commit is timed twice");
+        assert_eq!(report.all_latencies().count(Phase::Total), report.totals.requests, "latencies and requests");
+        assert!(report.all_latencies().count(Phase::Persist) <= report.totals.requests, "a commit is timed twice");
         let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
         assert_eq!(by_outcome, report.totals.requests);
     }
@@ -94,17 +94,17 @@ impl Expected {
                     let outcome = (entry.outcome.status, entry.outcome.code.map(str::to_owned));
                     let total_us = entry.timings.total.as_micros() as u64;
                     let sent = (entry.key.to_string(), outcome, entry.usage.prompt, entry.usage.completion, total_us);
-                    assert_eq!(*columns, sent, "the row {id} is not as it was sent");
+                    assert_eq!(*columns, sent, "the row {id} differs from the sent one");
                 }
-                None => assert!(!row.promised || row.may_be_pruned(), "the row {id} was promised and is gone"),
+                None => assert!(!row.promised || row.may_be_pruned(), "the row {id} was promised but is gone"),
             }
             row.is_there = found.remove(id).is_some();
         }
-        assert!(found.is_empty(), "nobody sent {found:?}");
+        assert!(found.is_empty(), "rows that were never sent: {found:?}");
     }
 
-    /// Every sum is that of the rows in the ledger that are folded. Sums also hold rows that were pruned: of those, at
-    /// least the promised ones, and at most all that were sent.
+    /// Every sum equals that of the folded rows in the ledger. Sums also contain pruned rows: at least the promised ones,
+    /// and at most all that were sent.
     fn check_sums(&self, connection: &Connection) {
         let unfolded = unfolded(connection);
         let mut hours = BTreeMap::<_, Sums>::new();
@@ -120,7 +120,7 @@ impl Expected {
                 continue;
             }
             let (entry, seconds) = (&row.entry, row.entry.request_id.unix_seconds());
-            let sums = Sums::of(entry);
+            let sums = Sums::from_entry(entry);
             let key = entry.key.to_string();
             let owner = entry.owner.map(|owner| format!("@{owner}"));
             let (status, code) = (entry.outcome.status, entry.outcome.code.unwrap_or("").to_owned());
@@ -151,23 +151,23 @@ impl Expected {
         assert!((old_promised..=old_sent).contains(&old), "{old} old rows are counted: {old_promised} to {old_sent}");
     }
 
-    /// The lists by key name every row that is folded, and no other.
+    /// The lists by key contain every folded row, and no other.
     fn check_lists(&self, connection: &Connection) {
         let unfolded = unfolded(connection).len() as u64;
         let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
         let listed = count("SELECT count(*) FROM requests_of_keys JOIN requests USING (id, key_id)");
-        assert_eq!(listed, count("SELECT count(*) FROM requests_of_keys"), "a list names a row that is not there");
-        assert_eq!(listed + unfolded, count("SELECT count(*) FROM requests"), "rows that no list names");
+        assert_eq!(listed, count("SELECT count(*) FROM requests_of_keys"), "a list contains a row that does not exist");
+        assert_eq!(listed + unfolded, count("SELECT count(*) FROM requests"), "folded rows that are in no list");
     }
 
     async fn check_keys(&mut self, connection: &Connection, store: &Store) {
         for (id, known) in &mut self.keys {
             let accepted = store.authenticate(&known.key).await.unwrap().is_some();
             match known.revocation {
-                Revocation::None => assert!(accepted, "the key {id} was created and is gone"),
+                Revocation::None => assert!(accepted, "the key {id} was created but is gone"),
                 Revocation::Tried if accepted => {}
                 Revocation::Tried => known.revocation = Revocation::Promised,
-                Revocation::Promised => assert!(!accepted, "the key {id} was revoked and is accepted again"),
+                Revocation::Promised => assert!(!accepted, "the key {id} was revoked but is accepted again"),
             }
         }
         let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
@@ -177,7 +177,7 @@ impl Expected {
         assert_eq!(revoked, count("SELECT count(*) FROM keys WHERE revoked_at IS NOT NULL"), "keys and the audit log");
     }
 
-    /// Copies that were reported are there, and whatever has a copy's name is whole. Then they are removed.
+    /// Finished backups exist, and every file with a backup's name is complete. Then removes them.
     pub(crate) fn check_backups(&mut self, folder: &Path) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -198,7 +198,7 @@ impl Expected {
             std::fs::remove_file(path).unwrap();
         }
         let missing: Vec<_> = self.backups.keys().collect();
-        assert!(missing.is_empty(), "these backups were made and are gone: {missing:?}");
+        assert!(missing.is_empty(), "finished backups are gone: {missing:?}");
     }
 }
 
@@ -214,7 +214,7 @@ fn check_soundness(connection: &Connection) {
     assert_eq!(broken, 0, "rows that refer to nothing");
 }
 
-/// The rows that the sums lack; each of them is there, and is listed once.
+/// The unfolded rows; each must exist, and be listed once.
 fn unfolded(connection: &Connection) -> HashSet<RequestId> {
     let mut list = connection.prepare("SELECT requests FROM unfolded").unwrap();
     let listed = list.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
@@ -232,16 +232,16 @@ fn unfolded(connection: &Connection) -> HashSet<RequestId> {
 
 fn assert_same<K: Ord + Debug>(found: &BTreeMap<K, Sums>, of_rows: &BTreeMap<K, Sums>, which: &str) {
     for key in found.keys().chain(of_rows.keys()) {
-        assert_eq!(found.get(key), of_rows.get(key), "the sum {which} of {key:?}, and that of its rows");
+        assert_eq!(found.get(key), of_rows.get(key), "the sum {which} of {key:?} differs from that of its rows");
     }
 }
 
-/// Requests, and of prompt, completion and total the sum of tokens and how many were measured.
+/// Requests; then for prompt, completion and total the sum of tokens and the number of measured requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums([u64; 7]);
 
 impl Sums {
-    fn of(entry: &Entry) -> Self {
+    fn from_entry(entry: &Entry) -> Self {
         let tokens = [entry.usage.prompt, entry.usage.completion, entry.usage.total];
         let [prompt, completion, total] = tokens.map(|count| (count.unwrap_or(0).into(), count.is_some().into()));
         Self([1, prompt.0, prompt.1, completion.0, completion.1, total.0, total.1])

@@ -1,4 +1,4 @@
-//! What goes on in the store until the disk is cut off: rows, keys, reports and backups at the same time.
+//! The load on the store until the disk is cut off: rows, keys, reports and backups at the same time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 
 use crate::checker::{Expected, KnownKey, OLDEST_KEPT_SECONDS, Revocation, SentRow};
 
-/// Longer ago than any retention.
+/// Before any retention.
 const LONG_AGO_MICROS: u64 = 1_600_000_000_000_000;
 const OUTCOMES: [Outcome; 2] =
     [Outcome { status: 200, code: None }, Outcome { status: 502, code: Some("inference_error") }];
 
-/// Everything that the load needs, and what it was told.
+/// The inputs of the load, and the results that it got.
 #[derive(Clone)]
 pub(crate) struct Load {
     pub(crate) disk: Arc<Disk>,
@@ -31,7 +31,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Runs until all is done or the disk is cut off.
+    /// Runs until it is complete or the disk is cut off.
     pub(crate) async fn run(&self, rng: &mut fastrand::Rng) {
         let mut tasks = JoinSet::new();
         for _ in 0..rng.u32(1..=4) {
@@ -53,7 +53,7 @@ impl Load {
         }
     }
 
-    /// Once the disk works, so does the ledger, without a restart.
+    /// The ledger recovers without a restart once the disk works.
     pub(crate) async fn wait_for_recovery(&self, rng: &mut fastrand::Rng) {
         for _ in 0..1000 {
             if self.record_row(self.row(rng)).await {
@@ -61,7 +61,7 @@ impl Load {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("the disk works again, and the ledger does not");
+        panic!("the disk works again, but the ledger does not");
     }
 
     async fn record(&self, mut rng: fastrand::Rng, rows: u32) {
@@ -76,7 +76,7 @@ impl Load {
                 && entry.request_id.unix_seconds() >= OLDEST_KEPT_SECONDS
                 && rng.bool()
             {
-                self.record_row(entry).await; // it may be there already, unless it is pruned: then it counts once
+                self.record_row(entry).await; // it may already exist, unless it was pruned; then it counts once
             }
         }
     }
@@ -92,7 +92,7 @@ impl Load {
         }
     }
 
-    /// A new row, noted as sent.
+    /// A new row, recorded as sent.
     fn row(&self, rng: &mut fastrand::Rng) -> Entry {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let now: Timestamp = SystemTime::now().into();
@@ -112,6 +112,7 @@ impl Load {
             usage: TokenUsage { prompt: tokens(rng), completion: tokens(rng), total: tokens(rng) },
             timings: Timings { total: Duration::from_micros(rng.u64(..1 << 24)), ..Timings::default() },
             grounding: None,
+            inference: Default::default(),
         };
         expected.rows.insert(entry.request_id, SentRow { entry: entry.clone(), promised: false, is_there: false });
         entry
@@ -139,10 +140,10 @@ impl Load {
                 known.key.clone()
             };
             if let Ok(revoked) = self.store.revoke_key(&operator, key.id()).await {
-                assert!(revoked.is_some(), "the key {} was created and is gone", key.id());
+                assert!(revoked.is_some(), "the key {} was created but is gone", key.id());
                 self.expected.lock().keys.get_mut(&key.id()).unwrap().revocation = Revocation::Promised;
                 if let Ok(caller) = self.store.authenticate(&key).await {
-                    assert!(caller.is_none(), "the key {} was revoked and is accepted", key.id());
+                    assert!(caller.is_none(), "the key {} was revoked but is accepted", key.id());
                 }
             }
         }

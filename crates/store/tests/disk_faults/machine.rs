@@ -1,4 +1,4 @@
-//! Lives of a database: opened, used until a cut, and checked by the next one.
+//! Runs of a database: each opens it, checks it, and uses it until the disk is cut off.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::checker::Expected;
 use crate::load::Load;
 
 const RETENTION: Duration = Duration::from_secs(90 * 86_400);
-/// So that also the first start is often cut, and checks stay quick.
+/// Small, so that the first start is also cut often, and checks stay fast.
 const MAX_LIVES: u32 = 24;
 
 pub(crate) struct Machine {
@@ -45,13 +45,13 @@ impl Machine {
         Self { rng, sync_forgets: false, runtime, summary: Summary::default() }
     }
 
-    /// On a disk where nothing brings back what a failed sync has lost.
+    /// Uses a disk on which pages of a failed sync are lost for good.
     pub(crate) fn with_forgetful_syncs(self) -> Self {
         Self { sync_forgets: true, ..self }
     }
 
-    /// Runs at least this long, and then until enough was tried or ten times as long have gone by. Fails only if a
-    /// store on a disk without faults cannot be opened.
+    /// Runs for at least `duration`, then until `is_enough` or until ten times `duration` has passed. Fails only if a store
+    /// on a disk without faults cannot be opened.
     pub(crate) fn run(
         mut self,
         duration: Duration,
@@ -65,7 +65,7 @@ impl Machine {
         Ok(self.summary)
     }
 
-    /// The lives of one database, from its first start on.
+    /// All runs of one database, from its first start on.
     fn run_database(&mut self) -> Result<(), StoreError> {
         println!("a new database");
         let folder = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ impl Machine {
             full_for: *rng.choice(&[0, 3, 40]).unwrap(),
             sync_forgets: self.sync_forgets,
         };
-        // From the first call to after the last one, small numbers as often as large ones.
+        // At any call up to after the last one; small and large numbers are equally likely.
         let cut_after = rng.bool().then(|| 1 << rng.u32(..10)).map(|limit| rng.u64(1..=limit));
         let (opens_well, recovers, is_closed) = (rng.u8(..4) > 0, rng.u8(..8) == 0, rng.u8(..8) == 0);
         let cut = if rng.u8(..4) > 0 { Cut::Power } else { Cut::Kill };
@@ -161,12 +161,12 @@ struct DatabaseUnderTest {
     disk: Arc<Disk>,
     file: PathBuf,
     expected: Arc<Mutex<Expected>>,
-    /// Backups that were promised and found.
+    /// Finished backups that were found.
     backups: u64,
 }
 
 impl DatabaseUnderTest {
-    #[expect(clippy::await_holding_lock, reason = "nobody else is there while the database is checked")]
+    #[expect(clippy::await_holding_lock, reason = "no other task runs while the database is checked")]
     async fn check(&mut self, store: &Store) {
         let mut expected = self.expected.lock();
         expected.check(store, &self.file).await;

@@ -1,17 +1,18 @@
-//! Faults below the database: every open, read, write, truncation, fsync, rename and removal on the SQLite side can
-//! fail, be short or find the disk full, and at any of them the power can go or the process be killed, at random under
-//! load. Afterwards every promise holds: each receipt's row is in the ledger once, a revoked key stays revoked, sums
-//! equal their rows, a finished backup is whole, and SQLite finds no fault in the file.
+//! Disk faults below SQLite: every open, read, write, truncation, fsync, rename and removal can fail, be short or find the
+//! disk full, and at any of them the power can fail or the process be killed, at random under load. Afterwards every
+//! promise holds: each receipt's row is in the ledger once, a revoked key stays revoked, sums equal their rows, a finished
+//! backup is complete, and SQLite finds no fault in the file.
 //!
-//! `FAULT_SECONDS` sets how long it runs at least, `TEST_SEED` repeats its random choices (the order in which threads come to
-//! the disk is not repeated).
+//! `FAULT_SECONDS` sets the minimum duration. `TEST_SEED` repeats the random choices, but not the order in which threads
+//! access the disk.
 //!
-//! What it has found: settings that `connect` did not read back. On a file layer without shared memory the log silently
-//! stays off, and within a second a promised row was gone. (So it is, in half a second, with `synchronous` at `NORMAL`.)
-//! And where the log's index could not be opened for writing and then could for reading, SQLite took the log for empty
-//! and deleted it on close, and the database was malformed. Such connections are refused now, and delete nothing. With
-//! failed fsyncs that forget: checkpoints that went on behind lost pages, and logs that were read anew with what had not
-//! reached the disk (`store::sqlite::log` says what is done about each).
+//! Faults found so far:
+//! - `connect` did not read settings back. On a file layer without shared memory the log silently stays off, and within a
+//!   second a promised row was gone. (With `synchronous` at `NORMAL`, it takes half a second.)
+//! - Where the log's index could be opened only for reading, SQLite took the log for empty and deleted it on close, and
+//!   the database was malformed. Such connections are now refused, and delete nothing.
+//! - With pages that a failed fsync loses, checkpoints continued after lost pages, and logs were read again with pages
+//!   that had not reached the disk (`store::sqlite::log` describes the measures).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;
@@ -36,7 +37,7 @@ const EVERY_OPERATION: [Operation; 8] = [
     Operation::Rename,
 ];
 
-/// SQLite's default file layer belongs to the whole process.
+/// SQLite's default file layer is global to the process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn seconds() -> Duration {
@@ -62,7 +63,7 @@ fn every_promise_survives_faults_and_power_cuts() {
 }
 
 #[test]
-fn every_promise_survives_syncs_that_forget() {
+fn every_promise_survives_syncs_that_lose_pages() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let is_enough =
         |summary: &Summary| summary.failed(Operation::Sync) > 0 && summary.power_cuts > 0 && summary.rows > 0;
@@ -82,7 +83,7 @@ fn a_file_layer_without_shared_memory_is_refused_or_keeps_every_promise() {
 }
 
 #[test]
-fn a_disk_that_can_only_be_read_is_refused() {
+fn a_read_only_disk_is_refused() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let database = Database::Sqlite(folder.path().join("test.db"));

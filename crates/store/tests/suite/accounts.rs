@@ -1,4 +1,4 @@
-//! Accounts, sessions and links: who gets in, and that people see and change only what is theirs.
+//! Accounts, sessions and links: who can sign in, and that people see and change only their own data.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::on_each_backend;
 
 on_each_backend!(
     a_link_works_once_and_the_first_account_voids_all_setup_links,
-    an_administrator_from_an_invitation_voids_setup_links_too,
+    an_invited_administrator_also_voids_setup_links,
     sessions_end_by_sign_out_new_password_disabling_and_reset,
     the_last_administrator_cannot_be_demoted_or_disabled,
-    whoever_is_disabled_or_demoted_loses_the_links_that_they_made,
-    a_disabled_accounts_reset_link_is_withdrawn,
-    an_administrator_who_was_just_demoted_changes_nothing_any_more,
+    disabling_or_demoting_withdraws_the_links_that_a_person_created,
+    the_reset_link_of_a_disabled_account_is_withdrawn,
+    a_demoted_administrator_can_no_longer_change_anything,
     developers_see_only_their_own_and_administrators_see_all,
     the_playground_is_one_caller_per_account_and_not_a_listed_key,
     every_change_is_in_the_audit_log,
@@ -29,12 +29,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub(crate) struct Fixture {
     pub(crate) store: Store,
-    _place: TestDatabase,
+    _database: TestDatabase,
 }
 
 impl Fixture {
     pub(crate) async fn new(database: TestDatabase) -> Self {
-        Self { store: database.open().await, _place: database }
+        Self { store: database.open().await, _database: database }
     }
 
     async fn account(&self, email: &str, role: Role) -> AccountId {
@@ -89,7 +89,7 @@ async fn a_link_works_once_and_the_first_account_voids_all_setup_links(database:
     let link = store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
     let taken = store.use_link(&link, &new("Ada@Example.com "), "10.0.0.1").await;
     assert!(matches!(taken, Err(AccountError::EmailTaken)));
-    store.use_link(&link, &new("bob@example.com"), "10.0.0.1").await.expect("a mistake does not use the link up");
+    store.use_link(&link, &new("bob@example.com"), "10.0.0.1").await.expect("a failed attempt leaves the link valid");
 
     let expired = store.invite(admin, Role::Admin, "late", Duration::ZERO).await.unwrap();
     assert!(store.link(&expired).await.unwrap().is_none());
@@ -99,7 +99,7 @@ async fn a_link_works_once_and_the_first_account_voids_all_setup_links(database:
     assert!(store.link(&withdrawn).await.unwrap().is_none());
 }
 
-async fn an_administrator_from_an_invitation_voids_setup_links_too(database: TestDatabase) {
+async fn an_invited_administrator_also_voids_setup_links(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let link = fixture.store.create_setup_link().await.unwrap().unwrap();
     fixture.account("bob@example.com", Role::Developer).await;
@@ -121,7 +121,7 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     assert!(lives(&first).await && lives(&second).await && lives(&bobs).await);
     assert_eq!(store.sessions(&session.viewer).await.unwrap().len(), 2);
 
-    assert!(!store.end_session(&bobs_session.viewer, session.id).await.unwrap(), "somebody else's");
+    assert!(!store.end_session(&bobs_session.viewer, session.id).await.unwrap(), "another person's");
     assert!(store.end_session(&session.viewer, other.id).await.unwrap());
     assert!(lives(&first).await && !lives(&second).await);
 
@@ -136,7 +136,7 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     assert!(!lives(&bobs).await);
     assert!(store.credentials(&"bob@example.com".parse().unwrap()).await.unwrap().is_none());
     store.set_access(admin, bob, Access::Enabled).await.unwrap();
-    assert!(!lives(&bobs).await, "it does not come back");
+    assert!(!lives(&bobs).await, "it stays ended");
 
     let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
     assert!(matches!(store.create_reset_link(admin, &email).await, Err(AccountError::OwnAccount)));
@@ -166,7 +166,7 @@ async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestData
     ));
 }
 
-async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database: TestDatabase) {
+async fn disabling_or_demoting_withdraws_the_links_that_a_person_created(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let (operator, ada) = (Viewer::operator(), fixture.viewer("ada@example.com", Role::Admin).await);
@@ -192,10 +192,10 @@ async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database:
         let used = store.use_link(&invitation, &new("eve@example.com"), "10.0.0.1").await;
         assert!(matches!(used, Err(AccountError::LinkGone)), "{used:?}");
         assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
-        assert!(store.link(&kept).await.unwrap().is_some(), "somebody else's");
+        assert!(store.link(&kept).await.unwrap().is_some(), "another person's");
 
         assert_eq!(if is_disabled { set_access(Access::Enabled).await } else { set_role(Role::Admin).await }, 0);
-        assert!(store.link(&invitation).await.unwrap().is_none(), "it does not come back");
+        assert!(store.link(&invitation).await.unwrap().is_none(), "it stays ended");
     }
     let lines = audit(store, &operator, None, 100).await;
     let withdrawn: Vec<_> = lines.iter().filter(|line| line.action == "withdrew-link").collect();
@@ -203,7 +203,7 @@ async fn whoever_is_disabled_or_demoted_loses_the_links_that_they_made(database:
     assert!(withdrawn.iter().all(|line| line.who == "ada@example.com"), "{withdrawn:?}");
 }
 
-async fn a_disabled_accounts_reset_link_is_withdrawn(database: TestDatabase) {
+async fn the_reset_link_of_a_disabled_account_is_withdrawn(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let operator = Viewer::operator();
@@ -225,7 +225,7 @@ async fn a_disabled_accounts_reset_link_is_withdrawn(database: TestDatabase) {
 }
 
 /// A request that began before the demotion must not undo it.
-async fn an_administrator_who_was_just_demoted_changes_nothing_any_more(database: TestDatabase) {
+async fn a_demoted_administrator_can_no_longer_change_anything(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     fixture.account("ada@example.com", Role::Admin).await;
@@ -275,6 +275,7 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
                 usage: TokenUsage { prompt: Some(5), completion: None, total: None },
                 timings: Timings::default(),
                 grounding: None,
+                inference: Default::default(),
             };
             ids.push((key, entry.request_id));
             ledger.record(entry, None).await.unwrap();
@@ -341,10 +342,10 @@ async fn every_change_is_in_the_audit_log(database: TestDatabase) {
     store.revoke_key(&ada, key).await.unwrap();
     store.revoke_key(&ada, key).await.unwrap();
     let lines = audit(store, &ada, None, 100).await;
-    let said: Vec<_> =
+    let actions: Vec<_> =
         lines.iter().rev().map(|line| format!("{} {} {}", line.who, line.action, line.subject.name)).collect();
     assert_eq!(
-        said,
+        actions,
         [
             "operator invited ada@example.com",
             "ada@example.com joined ada@example.com",

@@ -29,7 +29,7 @@ async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
     assert_same(&original, &target.open().await).await;
     let url = target.database.to_string();
     let others = Cluster::shared().sql(url.rsplit_once('/').unwrap().1, "SELECT count(*) FROM requests_others");
-    assert_eq!(others, "6", "only what is too old for a partition of its own day is in the default one");
+    assert_eq!(others, "6", "only rows that are too old for a partition are in the default one");
 
     // After more changes the copy is repeated.
     fill(&original).await;
@@ -44,7 +44,7 @@ async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
     writer.stop();
     assert!(matches!(copy(&source, &target).await, Err(CopyError::Occupied)));
     assert_eq!(requests_of(&copy_of_it).await.len(), 601);
-    new_key(&copy_of_it, "the numbering of the audit log goes on").await;
+    new_key(&copy_of_it, "the numbering of the audit log continues").await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn fill(store: &Store) {
     let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let begun = store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
-    store.invite(admin, Role::Developer, "somebody", DAY).await.unwrap();
+    store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
     store.playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
     store.revoke_key(&operator, keys[1]).await.unwrap();
@@ -88,7 +88,7 @@ async fn fill(store: &Store) {
     let now = RequestId::now().unix_micros();
     for number in 0..300_u64 {
         let mut row = entry(keys[number as usize % 2]);
-        // Some are too old for a partition of their own.
+        // Some are too old for a partition.
         let age = if number % 50 == 0 { 500 * DAY_MICROS } else { number * DAY_MICROS / 9 };
         row.request_id = RequestId::at_micros(now - age, row.request_id.unix_micros() << 20 | number << 2);
         row.grounding = (number % 3 == 0).then_some(GroundingRecord { score: 0.3, scorer: 4, sources: Some(2) });

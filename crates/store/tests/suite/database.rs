@@ -10,7 +10,7 @@ pub(crate) const OK: Outcome = Outcome { status: 200, code: None };
 
 pub(crate) struct TestDatabase {
     pub(crate) database: Database,
-    /// Of PostgreSQL's.
+    /// Of a PostgreSQL database; empty for SQLite.
     url: String,
     _folder: Option<tempfile::TempDir>,
 }
@@ -39,7 +39,7 @@ impl TestDatabase {
         &self.url
     }
 
-    /// Opens it as another process would.
+    /// Opens it like another process.
     pub(crate) async fn open(&self) -> Store {
         Store::open(&self.database).await.unwrap()
     }
@@ -59,5 +59,6 @@ pub(crate) fn entry(key: KeyId) -> Entry {
         usage: TokenUsage { prompt: Some(2), completion: Some(3), total: Some(5) },
         timings: Timings { total: Duration::from_millis(40), ..Timings::default() },
         grounding: None,
+        inference: Default::default(),
     }
 }

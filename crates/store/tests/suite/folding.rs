@@ -1,7 +1,7 @@
-//! Every report is a plain sum over the rows, at any moment: while rows are recorded and folded, replicas come and go,
-//! connections are cut in the middle of folding, and rows that are folded are pruned.
+//! Every report is the plain sum over the rows at any time: while rows are recorded and folded, replicas start and stop,
+//! connections are closed during folding, and folded rows are pruned.
 //!
-//! `FOLD_SECONDS` sets how long it runs, `TEST_SEED` repeats its random choices.
+//! `FOLD_SECONDS` sets the duration, `TEST_SEED` repeats the random choices.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,7 +23,7 @@ const KEYS: usize = 5;
 const RETENTION: Duration = Duration::from_secs(86_400);
 const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 
-/// Reports leave its rows out, other rows are folded, and it is counted.
+/// Reports omit its rows, other rows are folded, and it is counted as unreadable.
 async fn a_commit_that_cannot_be_read_is_set_aside(database: TestDatabase) {
     let store = database.open().await;
     let key = new_key(&store, "k").await.id();
@@ -58,8 +58,8 @@ async fn a_commit_that_cannot_be_read_is_set_aside(database: TestDatabase) {
     writer.stop();
 }
 
-/// Sums as anybody would add them up: requests, successes, and of prompt, completion and total the sum of tokens and how
-/// many were measured.
+/// Plain sums: requests and successes; then for prompt, completion and total the sum of tokens and the number of measured
+/// requests.
 type Sums = [u64; 8];
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Expected {
         *last_use = (*last_use).max(entry.request_id.timestamp());
     }
 
-    fn of(report: &UsageReport) -> Self {
+    fn from_report(report: &UsageReport) -> Self {
         let sums = |figures: &store::Figures, succeeded| {
             let [prompt, completion, total] =
                 [figures.prompt, figures.completion, figures.total].map(|tokens| [tokens.sum, tokens.count]);
@@ -155,7 +155,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
             async move { ledger.record(entry, None).await.unwrap() }
         });
         let recording = futures_util::future::join_all(recording.collect::<Vec<_>>());
-        // Somebody reads while rows are recorded: every grouping has the same sum, and no acknowledged row is missing.
+        // A report while rows are recorded: every grouping has the same sum, and no acknowledged row is missing.
         let reading = replicas[rng.usize(..REPLICAS)].report();
         if rng.bool() {
             cut_connections(&database);
@@ -168,19 +168,19 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
         burst.iter().for_each(|entry| expected.add(entry));
         for replica in &replicas {
             let report = replica.report().await;
-            assert_eq!(Expected::of(&report), expected);
+            assert_eq!(Expected::from_report(&report), expected);
             check_groupings(&report);
             check_each_key(&replica.store, &expected).await;
             checks += 1;
         }
         if rng.u8(..4) == 0 {
-            // Also with a start comes pruning.
+            // A start also prunes.
             let gone = replicas.swap_remove(rng.usize(..REPLICAS));
             tokio::task::spawn_blocking(move || gone.writer.stop()).await.unwrap();
             replicas.push(Replica::start(&database).await);
         }
     }
-    // Once they are counted, the old ones go.
+    // Once old rows are counted, they are deleted.
     replicas.push(Replica::start(&database).await);
     let now: Timestamp = SystemTime::now().into();
     let old = RequestQuery {
@@ -190,7 +190,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
     };
     let began = Instant::now();
     while !replicas[0].store.requests(&Viewer::operator(), &old).await.unwrap().is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(20), "rows older than the retention are still there");
+        assert!(began.elapsed() < Duration::from_secs(20), "rows older than the retention still exist");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for replica in replicas {
@@ -198,7 +198,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
     }
     let last = database.open().await;
     let report = last.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap();
-    assert_eq!(Expected::of(&report), expected);
+    assert_eq!(Expected::from_report(&report), expected);
     println!("{checks} checks of {} rows", expected.totals[0]);
     assert!(checks > 5, "{checks}");
 }
@@ -214,32 +214,32 @@ fn everything() -> UsageQuery {
 }
 
 fn check_groupings(report: &UsageReport) {
-    let Expected { totals, by_key, by_hour, by_outcome, .. } = Expected::of(report);
+    let Expected { totals, by_key, by_hour, by_outcome, .. } = Expected::from_report(report);
     for grouping in [by_key.into_values().collect::<Vec<_>>(), by_hour.into_values().collect()] {
         let mut sum = [0; 8];
         grouping.iter().flat_map(|part| part.iter().enumerate()).for_each(|(at, part)| sum[at] += part);
         assert_eq!(sum, totals);
     }
     assert_eq!(by_outcome.into_values().sum::<u64>(), totals[0]);
-    assert_eq!(report.latencies.count(Phase::Total), totals[0]);
-    assert!(report.latencies.count(Phase::Persist) <= totals[0], "a commit is timed twice");
+    assert_eq!(report.all_latencies().count(Phase::Total), totals[0]);
+    assert!(report.all_latencies().count(Phase::Persist) <= totals[0], "a commit is timed twice");
 }
 
-/// What a key's own page shows, and the list of keys.
+/// The report of each key, and the list of keys.
 async fn check_each_key(store: &Store, expected: &Expected) {
     let operator = Viewer::operator();
     for (key, sums) in &expected.by_key {
         let query = UsageQuery { key: Some(*key), ..everything() };
         let report = store.usage(&operator, &query).await.unwrap().unwrap();
-        assert_eq!(Expected::of(&report).totals, *sums);
-        assert_eq!(Expected::of(&report).by_key.get(key), Some(sums));
+        assert_eq!(Expected::from_report(&report).totals, *sums);
+        assert_eq!(Expected::from_report(&report).by_key.get(key), Some(sums));
     }
     for key in store.list_keys(&operator).await.unwrap() {
         assert_eq!(key.last_used_at, expected.last_uses.get(&key.id).copied(), "{}", key.name);
     }
 }
 
-/// A tenth of them so old that they are pruned once they are counted.
+/// A tenth of them are so old that they are pruned once they are counted.
 fn random_entry(rng: &mut fastrand::Rng, keys: &[KeyId]) -> Entry {
     let age = match rng.u8(..10) {
         0 => 10 * RETENTION,
@@ -256,10 +256,11 @@ fn random_entry(rng: &mut fastrand::Rng, keys: &[KeyId]) -> Entry {
         usage: TokenUsage { prompt: tokens(rng), completion: tokens(rng), total: tokens(rng) },
         timings: Timings { total: Duration::from_micros(rng.u64(..1 << 20)), ..Timings::default() },
         grounding: None,
+        inference: Default::default(),
     }
 }
 
-/// Ends what folds at this moment, as if that replica had died.
+/// Closes connections that are folding, as if the replica had died.
 fn cut_connections(database: &TestDatabase) {
     let Database::Postgres(_) = &database.database else { return };
     let name = database.database.to_string();

@@ -1,12 +1,11 @@
-//! Callers that hang up, everywhere: each public future of the store is dropped at each place where it waits, and also
-//! while it waits for a lock that somebody else holds. Afterwards no statement runs on, no transaction is open, no lock
-//! is held or waited for, the pool has not grown beyond its limit, and the next caller is served at once.
+//! Callers that hang up: each public future of the store is dropped at each await, and also while it waits for a lock of
+//! another session. Afterwards no statement is running, no transaction is open, no lock is held or waited for, the pool is
+//! within its limit, and the next caller is served promptly.
 //!
-//! Found: a transaction whose `BEGIN` was abandoned went back to the pool open, with the lock that all changes take (35
-//! of 40 rounds). After that was mended, an abandoned statement still went on by itself, in its place before everybody
-//! else's, until the database's timeout: waiting for a lock, with the locks that it had, and on a connection that was
-//! either handed to the next caller (who waited behind it) or missing in the pool's count: 12 callers who hung up left
-//! 12 connections where 4 are the limit.
+//! Faults found: a transaction whose `BEGIN` was abandoned returned to the pool open, with the lock of all changes (in 35
+//! of 40 rounds). After this was fixed, an abandoned statement still continued until the database's timeout: it kept its
+//! locks and its place in the queue for others. Its connection was either given to the next caller, who then waited for
+//! it, or missing in the pool's count: 12 callers that hung up left 12 connections with a limit of 4.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -24,31 +23,31 @@ use testbed::{DatabaseWatch, drop_when_pending};
 use crate::database::{TestDatabase, entry};
 use crate::on_each_backend;
 
-on_each_backend!(every_future_can_be_dropped_wherever_it_waits, a_row_whose_caller_hangs_up_is_recorded_once);
+on_each_backend!(every_future_can_be_dropped_at_each_await, a_row_whose_caller_hangs_up_is_recorded_once);
 
-/// Much longer than what is "at once" here: whoever has to wait for it is found out.
+/// Much longer than `RESPONSE_LIMIT`, so that a caller that waits for it fails the test.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the next caller, or the end of what was abandoned, may take on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(8);
+/// The limit for serving the next caller, or for ending an abandoned statement, on a busy machine.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(8);
 /// The pool's limit.
 const CONNECTIONS: usize = 2;
-/// Beside the pool: key look-ups, the ledger, quotas.
+/// In addition to the pool: key look-ups, the ledger, limits.
 const OTHER_CONNECTIONS: i64 = 3;
 const DAY: Duration = Duration::from_secs(86_400);
 const ADDRESS: &str = "10.0.0.1";
 
-/// What every operation works on.
+/// The state that all operations share.
 struct World {
     store: Store,
     key: chat::ApiKey,
     token: Token,
     session: Session,
     other: AccountId,
-    /// With the key.
+    /// Authenticated by the key.
     caller: Caller,
 }
 
-/// What an operation may use up.
+/// Objects that one operation may use up.
 struct Fresh {
     invitation: Token,
     link: LinkId,
@@ -61,7 +60,7 @@ struct Fresh {
 type Operating<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + 'a>>;
 type Operation = (&'static str, for<'a> fn(&'a World, &'a Fresh) -> Operating<'a>);
 
-/// A list of operations, each by the name of the function that it calls.
+/// A list of operations with the names of the functions that they call.
 macro_rules! operations {
     (|$world:ident, $fresh:ident| { $($name:ident($($argument:expr),*),)* }) => {
         &[$((stringify!($name), |$world, $fresh| {
@@ -187,7 +186,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     forget_sign_in_failures("somebody", ADDRESS),
 });
 
-/// Something that was there no more, because an earlier caller hung up too late, is no failure.
+/// It is not a failure if an object no longer exists because an earlier caller hung up too late.
 fn outcome<T>(result: Result<T, impl Failure>) -> Result<(), StoreError> {
     match result.map_err(Failure::into_store_error) {
         Err(Some(error)) => Err(error),
@@ -196,7 +195,7 @@ fn outcome<T>(result: Result<T, impl Failure>) -> Result<(), StoreError> {
 }
 
 trait Failure {
-    /// `None` if it is not the database's.
+    /// `None` if it is not an error of the database.
     fn into_store_error(self) -> Option<StoreError>;
 }
 
@@ -298,7 +297,7 @@ impl World {
         }
     }
 
-    /// A read, a change and a look-up, one after the other.
+    /// A read, a change and a look-up, in this order.
     async fn serve_the_next_caller(&self, after: &str) {
         let began = Instant::now();
         let served = async {
@@ -306,10 +305,10 @@ impl World {
             self.store.set_own_name(&self.session.viewer, &PersonName::parse("Ada").unwrap()).await?;
             self.store.authenticate(&self.key).await
         };
-        let served = tokio::time::timeout(AT_ONCE, served).await;
+        let served = tokio::time::timeout(RESPONSE_LIMIT, served).await;
         let took = began.elapsed();
         let served = served.unwrap_or_else(|_| panic!("after {after}: the next caller still waits after {took:?}"));
-        assert!(served.unwrap_or_else(|error| panic!("after {after}: the next caller gets {error}")).is_some());
+        assert!(served.unwrap_or_else(|error| panic!("after {after}: the next caller's error: {error}")).is_some());
     }
 }
 
@@ -397,7 +396,7 @@ fn no_public_future_of_a_store_is_left_out() {
     assert_eq!(names, tested);
 }
 
-async fn every_future_can_be_dropped_wherever_it_waits(database: TestDatabase) {
+async fn every_future_can_be_dropped_at_each_await(database: TestDatabase) {
     let database = patient(&database.database);
     let world = World::new(&database).await;
     let server = watch(&database).await;
@@ -412,9 +411,9 @@ async fn every_future_can_be_dropped_wherever_it_waits(database: TestDatabase) {
                     break;
                 }
                 dropped += 1;
-                let place = format!("{name}, dropped when it was pending for the {times}. time");
+                let place = format!("{name}, dropped at pending poll {times}");
                 if let Some(server) = &server {
-                    server.assert_nothing_is_left(&place, AT_ONCE).await;
+                    server.assert_nothing_is_left(&place, RESPONSE_LIMIT).await;
                 }
                 world.serve_the_next_caller(&place).await;
             }
@@ -442,17 +441,17 @@ async fn a_row_whose_caller_hangs_up_is_recorded_once(database: TestDatabase) {
     }
     let queued = ledger.stats().queued;
     writer.stop();
-    println!("{} rows, of which the caller of {} hung up; {queued} were still queued", rows.len(), rows.len() - 20);
+    println!("{} rows; the callers of {} hung up; {queued} were still queued", rows.len(), rows.len() - 20);
     let all = RequestQuery { limit: 1000, ..RequestQuery::default() };
     let mut found: Vec<_> = world.store.requests(&Viewer::operator(), &all).await.unwrap();
     found.sort_unstable_by_key(|row| row.request_id);
     rows.sort_unstable();
     assert_eq!(found.iter().map(|row| row.request_id).collect::<Vec<_>>(), rows);
     let report = world.store.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap();
-    assert_eq!(report.totals.requests, rows.len() as u64, "each is counted once");
+    assert_eq!(report.totals.requests, rows.len() as u64, "each row is counted once");
 }
 
-/// The locks behind which operations wait: the one that all changes take, and every table.
+/// The locks that operations wait for: the lock of all changes, and all tables.
 const LOCKS: [(&str, &str); 2] = [
     ("the lock of changes", "SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)"),
     (
@@ -462,16 +461,16 @@ const LOCKS: [(&str, &str); 2] = [
     ),
 ];
 
-/// A frozen replica may hold a lock; callers who give up waiting for it must not stay in the queue.
+/// A replica that hangs may hold a lock; callers that stop waiting for it must leave its queue.
 #[tokio::test]
-async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
+async fn an_operation_that_waits_for_a_lock_ends_when_its_caller_hangs_up() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
     let server = watch(&database).await.unwrap();
     let holder = server.connect().await;
     let mut waited = 0;
     for (lock, take) in LOCKS {
-        // The shared connection for look-ups is nobody's own: what was asked there is answered, whoever is gone.
+        // Look-ups share a connection: their statements run to the end even if the caller has hung up.
         for (name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("authenticate")) {
             let fresh = world.fresh().await;
             holder.batch_execute(&format!("BEGIN; {take}")).await.unwrap();
@@ -491,7 +490,7 @@ async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
                 Some(result) => result.unwrap_or_else(|error| panic!("{place}: {error}")),
                 None => {
                     waited += 1;
-                    server.assert_nothing_is_left(&place, AT_ONCE).await;
+                    server.assert_nothing_is_left(&place, RESPONSE_LIMIT).await;
                 }
             }
             holder.batch_execute("ROLLBACK").await.unwrap();
@@ -503,7 +502,7 @@ async fn what_waits_for_a_lock_ends_when_its_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
+async fn callers_that_hang_up_do_not_make_the_pool_exceed_its_limit() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
     let server = watch(&database).await.unwrap();
@@ -514,20 +513,20 @@ async fn callers_who_hang_up_do_not_make_the_pool_grow_beyond_its_limit() {
             let name = PersonName::parse("Ada").unwrap();
             let patience = Duration::from_millis(20);
             let impatient = tokio::time::timeout(patience, world.store.set_own_name(&world.session.viewer, &name));
-            assert!(impatient.await.is_err(), "nobody gets past {lock}");
+            assert!(impatient.await.is_err(), "no caller gets past {lock}");
         }
         let open = server.connections().await;
         let limit = CONNECTIONS as i64 + OTHER_CONNECTIONS;
-        assert!(open <= limit, "{open} connections where {limit} are the limit, after 12 callers gave up on {lock}");
-        server.assert_nothing_is_left(lock, AT_ONCE).await;
+        assert!(open <= limit, "{open} connections with a limit of {limit}, after 12 callers gave up on {lock}");
+        server.assert_nothing_is_left(lock, RESPONSE_LIMIT).await;
         holder.batch_execute("ROLLBACK").await.unwrap();
         world.serve_the_next_caller(lock).await;
     }
 }
 
-/// Changes that wait for another replica's take no connections away from those who read.
+/// Changes that wait for another replica do not use connections that reads need.
 #[tokio::test]
-async fn reading_goes_on_while_many_changes_wait_for_another_replica() {
+async fn reads_continue_while_many_changes_wait_for_another_replica() {
     let database = patient(&TestDatabase::postgres().database);
     let world = World::new(&database).await;
     let server = watch(&database).await.unwrap();
@@ -540,15 +539,15 @@ async fn reading_goes_on_while_many_changes_wait_for_another_replica() {
         while !server.somebody_waits().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let read = tokio::time::timeout(AT_ONCE, world.store.list_keys(&world.session.viewer)).await;
+        let read = tokio::time::timeout(RESPONSE_LIMIT, world.store.list_keys(&world.session.viewer)).await;
         holder.batch_execute("ROLLBACK").await.unwrap();
-        read.expect("reading waits for changes").unwrap()
+        read.expect("a read waits for changes").unwrap()
     };
     let (changed, _) = tokio::join!(changes, reading);
     changed.into_iter().for_each(|changed| changed.unwrap());
 }
 
-/// `None` for SQLite, where nothing waits.
+/// `None` for SQLite, where no operation waits.
 async fn watch(database: &Database) -> Option<DatabaseWatch> {
     match database {
         Database::Sqlite(_) => None,

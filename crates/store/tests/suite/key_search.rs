@@ -1,4 +1,4 @@
-//! Finding keys: by text and state, in each order, and only one's own.
+//! Key search: by text and state, in each order, and only a person's own keys.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn create(store: &Store, viewer: &Viewer, name: &str, days: Option<u32>) -
     store.create_key(viewer, new, u64::MAX).await.unwrap().id()
 }
 
-/// The names of what is found.
+/// The names of the keys that are found.
 async fn found(
     store: &Store,
     viewer: &Viewer,
@@ -57,7 +57,7 @@ async fn keys_are_found_by_text_and_state_in_each_order(database: TestDatabase) 
     let prefix = format!("ADRIA_{}", alpha.as_str());
     for (text, names) in [
         ("ALPHA", &["Alpha_1"][..]),
-        ("lpha_1", &["Alpha_1"]), // not "a_1": a key's id may begin with a 1
+        ("lpha_1", &["Alpha_1"]), // not "a_1": a key's id may start with 1
         ("%", &["beta 100%"]),
         ("\\", &[]),
         ("Ädel", &["Ädelsten"]),

@@ -13,8 +13,8 @@ use crate::database::{OK, TestDatabase, new_key};
 use crate::on_each_backend;
 
 on_each_backend!(
-    a_key_is_accepted_until_it_is_revoked_by_anyone,
-    keys_that_are_unknown_expired_or_of_another_secret_are_refused,
+    a_key_is_accepted_until_another_process_revokes_it,
+    unknown_and_expired_keys_are_refused,
     keys_are_listed_with_their_names_permissions_and_last_use,
     a_receipt_means_that_another_process_sees_the_row,
     grounding_records_are_stored,
@@ -88,6 +88,7 @@ fn entry_at(time: Timestamp, key: KeyId, outcome: Outcome, tokens: Option<u32>) 
             ..Timings::default()
         },
         grounding: None,
+        inference: Default::default(),
     }
 }
 
@@ -96,7 +97,7 @@ fn unique() -> u64 {
     NEXT.fetch_add(4, std::sync::atomic::Ordering::Relaxed)
 }
 
-async fn a_key_is_accepted_until_it_is_revoked_by_anyone(database: TestDatabase) {
+async fn a_key_is_accepted_until_another_process_revokes_it(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("mine").await;
     let caller = fixture.store.authenticate(&key).await.unwrap().unwrap();
@@ -114,7 +115,7 @@ async fn a_key_is_accepted_until_it_is_revoked_by_anyone(database: TestDatabase)
     );
 }
 
-async fn keys_that_are_unknown_expired_or_of_another_secret_are_refused(database: TestDatabase) {
+async fn unknown_and_expired_keys_are_refused(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let unknown = ApiKey::generate().unwrap();
     assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
@@ -187,7 +188,7 @@ async fn grounding_records_are_stored(database: TestDatabase) {
         assert_eq!(kept.unwrap().grounding, grounding);
     }
     writer.stop();
-    assert_eq!(usage(&fixture.store, Timestamp::default()).await.latencies.count(Phase::Search), 2);
+    assert_eq!(usage(&fixture.store, Timestamp::default()).await.all_latencies().count(Phase::Search), 2);
 }
 
 async fn a_request_recorded_twice_counts_once(database: TestDatabase) {
@@ -207,13 +208,13 @@ async fn concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum(da
     let fixture = Fixture::new(database).await;
     let keys = [fixture.key("a").await.id(), fixture.key("b").await.id(), fixture.key("c").await.id()];
     let (ledger, writer) = fixture.ledger();
-    // Over four days, so that sums of hours and of days are both used.
+    // Over four days, so that hourly and daily sums are both used.
     let rows: Vec<_> = (0..2000u64)
         .map(|n| {
             let at = now().saturating_sub(Duration::from_millis(n * 170_000));
             let (outcome, tokens) = if n % 5 == 0 { (FAILED, None) } else { (OK, Some(n as u32)) };
             let mut entry = entry_at(at, keys[n as usize % 3], outcome, tokens);
-            entry.timings.total = Duration::ZERO; // it was queued as soon as it arrived
+            entry.timings.total = Duration::ZERO; // queued on arrival
             entry
         })
         .collect();
@@ -239,8 +240,8 @@ async fn concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum(da
         let succeeded: u64 = report.by_key.iter().map(|key| key.succeeded).sum();
         let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
         assert_eq!((by_key, by_outcome, succeeded), (report.totals.requests, report.totals.requests, measured));
-        assert_eq!(report.latencies.count(Phase::Total), report.totals.requests);
-        assert_eq!(report.latencies.count(Phase::Persist), report.totals.requests);
+        assert_eq!(report.all_latencies().count(Phase::Total), report.totals.requests);
+        assert_eq!(report.all_latencies().count(Phase::Persist), report.totals.requests);
     }
     let all = newest(&fixture.store, 10_000).await;
     assert_eq!(all.len(), rows.len());
@@ -256,7 +257,7 @@ async fn old_rows_are_pruned_and_their_sums_stay(database: TestDatabase) {
         ledger.record(entry_at(now().saturating_sub(age * DAY), key, OK, Some(1)), None).await.unwrap();
     }
     writer.stop();
-    // A new writer deletes old rows at once.
+    // A new writer deletes old rows immediately.
     let (_ledger, writer) = fixture.ledger();
     let mut left = usize::MAX;
     for _ in 0..200 {
@@ -292,7 +293,7 @@ async fn old_commits_are_deleted_in_batches() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(left, 3, "of 1,200 commits that were due, and 3 that were not");
+    assert_eq!(left, 3, "of 1,200 old commits and 3 recent ones");
     writer.stop();
 }
 
@@ -300,7 +301,7 @@ async fn one_refused_row_does_not_fail_the_rest_of_its_group(database: TestDatab
     let fixture = Fixture::new(database).await;
     let key = fixture.key("k").await.id();
     let (ledger, writer) = fixture.ledger();
-    // Microseconds that overflow their column: this row alone is refused.
+    // Microseconds that overflow their column: only this row is refused.
     let mut bad = entry(key, OK, None);
     bad.timings.total = Duration::MAX;
     let (before, refused, after) = tokio::join!(
@@ -352,7 +353,7 @@ async fn both_backends_report_the_same_for_the_same_rows() {
     let (file, server) = (Fixture::new(TestDatabase::sqlite()).await, Fixture::new(TestDatabase::postgres()).await);
     let keys = ["000000000001", "000000000002", "000000000003"].map(|key| key.parse::<KeyId>().unwrap());
     let owners = [None, Some("A00000000001".parse().unwrap()), Some("A00000000002".parse().unwrap())];
-    // Scattered over times and latencies, so that merging meets both existing and new buckets.
+    // Scattered over times and latencies, so that existing and new buckets are merged.
     let rows: Vec<_> = (0..600u64)
         .map(|number| {
             let chance = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -375,13 +376,13 @@ async fn both_backends_report_the_same_for_the_same_rows() {
         let (ledger, writer) = fixture.ledger();
         for group in rows.chunks(7) {
             group.iter().for_each(|row| ledger.enqueue(row.clone(), None).unwrap());
-            ledger.record(group[0].clone(), None).await.unwrap(); // a duplicate: not counted, and it waits for the others
+            ledger.record(group[0].clone(), None).await.unwrap(); // an uncounted duplicate, to wait for the others
         }
         writer.stop();
         let report = usage(&fixture.store, Timestamp::default()).await;
         let phases = [Phase::Total, Phase::Queue, Phase::Inference];
         let shares = [0.0, 0.25, 0.5, 0.9, 0.99, 1.0];
-        let percentiles = phases.map(|phase| shares.map(|share| report.latencies.percentile(phase, share)));
+        let percentiles = phases.map(|phase| shares.map(|share| report.all_latencies().percentile(phase, share)));
         reports.push((report.totals, report.succeeded, report.by_outcome, percentiles));
     }
     assert_eq!(reports[0], reports[1]);

@@ -1,4 +1,4 @@
-//! What holds for every backend, tested through the public interface on SQLite and on a real PostgreSQL.
+//! Tests of the public interface on both backends: SQLite and a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod accounts;
@@ -16,7 +16,7 @@ mod tls;
 mod upgrades;
 mod usage;
 
-/// Runs every function as a test on each backend. A function that is left out is reported as dead code.
+/// Runs each function as a test on each backend. The compiler reports a function that is not listed as dead code.
 macro_rules! on_each_backend {
     ($($test:ident),* $(,)?) => {
         mod sqlite {

@@ -1,5 +1,5 @@
-//! A server that goes away: rows that cannot be recorded are errors, recorded rows are there once, and everything
-//! recovers by itself.
+//! Outages of the PostgreSQL server: rows that cannot be recorded are errors, recorded rows exist once, and the store
+//! recovers without a restart.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ async fn a_frozen_server_times_out() {
     writer.stop();
 }
 
-/// After a failover, open connections may lead to a server that is read-only now.
+/// After a failover, open connections may lead to a server that is now read-only.
 #[tokio::test]
 async fn a_read_only_server_makes_the_ledger_unhealthy() {
     let cluster = Cluster::start(&[]);
@@ -118,7 +118,7 @@ async fn rows(store: &Store) -> usize {
 async fn wait_until_healthy(ledger: &Ledger) {
     let began = Instant::now();
     while !ledger.is_healthy() {
-        assert!(began.elapsed() < RECOVERY_TIMEOUT, "the ledger does not come back");
+        assert!(began.elapsed() < RECOVERY_TIMEOUT, "the ledger does not recover");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Signing in: people of an identity provider, second factors, challenges, and the failures that replicas share.
+//! Sign-in: identity providers, second factors, challenges, and failure counts that replicas share.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::on_each_backend;
 on_each_backend!(
     a_provided_person_keeps_their_account_and_follows_their_groups,
     the_last_administrator_keeps_the_role,
-    what_opened_an_account_does_not_open_it_once_the_provider_does,
+    credentials_of_an_account_end_when_the_provider_takes_it_over,
     an_account_belongs_to_one_person_of_the_provider,
     the_first_factor_ends_sessions_that_began_without_one,
     links_end_with_their_maker_and_set_up_with_the_first_administrator,
     a_code_is_used_once_and_codes_end_with_the_last_factor,
     a_challenge_is_used_up_and_few_are_kept,
-    a_session_begins_only_while_what_was_verified_holds,
+    a_session_begins_only_while_the_verified_credentials_are_valid,
     codes_are_counted_before_they_are_checked,
-    a_passkey_must_be_there_and_answers_a_challenge_once,
+    a_passkey_must_exist_and_answers_a_challenge_once,
     failures_are_shared_by_replicas,
-    what_could_take_an_account_over_needs_a_confirmation,
-    who_was_deleted_returns_when_an_administrator_allows_it,
+    changes_that_could_take_over_an_account_need_a_confirmation,
+    a_deleted_person_can_return_when_an_administrator_allows_it,
 );
 
 fn origin() -> Origin {
@@ -58,7 +58,7 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     store.sign_in_provided(&person("1", "boss@example.com", Some(Role::Admin)), &origin()).await.unwrap();
     let ada = person("2", "ada@example.com", Some(Role::Developer));
     let first = store.sign_in_provided(&ada, &origin()).await.unwrap();
-    // With another address she is still the same person, and so is her account.
+    // With a new address she is still the same person, with the same account.
     let moved = ProvidedPerson { email: "ada@example.org".parse().unwrap(), ..ada.clone() };
     let second = store.sign_in_provided(&moved, &origin()).await.unwrap();
     assert_eq!(first.session.viewer.account().unwrap().id, second.session.viewer.account().unwrap().id);
@@ -69,7 +69,7 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     assert!(store.session(&first.token, "").await.unwrap().is_none());
     let session = store.session(&third.token, "").await.unwrap().unwrap();
     assert!(session.viewer.admin().is_some() && session.method == SignInMethod::Provider);
-    // Nobody gets an account by an address that is not theirs for sure.
+    // An unverified address gives access to no account.
     for is_email_verified in [None, Some(false)] {
         let other = ProvidedPerson { is_email_verified, ..person("3", "ada@example.com", None) };
         assert!(matches!(store.sign_in_provided(&other, &origin()).await, Err(ProvidedSignInError::EmailTaken)));
@@ -86,7 +86,7 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
     let nameless = store.sign_in_provided(&nameless, &origin()).await.unwrap();
     assert_eq!(store.end_provided_sessions(issuer, None, Some("session of 2"), "").await.unwrap(), 0);
     assert_eq!(store.end_provided_sessions(issuer, Some("2"), Some("session of 2"), "").await.unwrap(), 1);
-    assert!(store.session(&nameless.token, "").await.unwrap().is_none(), "it may be that one");
+    assert!(store.session(&nameless.token, "").await.unwrap().is_none(), "it may be the one that is meant");
     assert!(store.session(&third.token, "").await.unwrap().is_none());
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
     store.sign_in_provided(&promoted, &origin()).await.unwrap();
@@ -102,7 +102,7 @@ async fn the_last_administrator_keeps_the_role(database: TestDatabase) {
     assert!(store.create_setup_link().await.unwrap().is_none());
 }
 
-/// By an invitation of the operator.
+/// Creates an account through an invitation by the operator.
 async fn join(store: &Store, email: &str, role: Role) -> AccountId {
     let operator = Viewer::operator();
     let link = store.invite(operator.admin().unwrap(), role, "", Duration::from_secs(60)).await.unwrap();
@@ -111,8 +111,8 @@ async fn join(store: &Store, email: &str, role: Role) -> AccountId {
     store.use_link(&link, &new, "").await.unwrap()
 }
 
-/// Whoever is invited types any address. It is not theirs for sure.
-async fn what_opened_an_account_does_not_open_it_once_the_provider_does(database: TestDatabase) {
+/// An invited person can type any address, which need not be theirs.
+async fn credentials_of_an_account_end_when_the_provider_takes_it_over(database: TestDatabase) {
     let store = database.open().await;
     let boss = "boss@example.com".parse().unwrap();
     let account = join(&store, "boss@example.com", Role::Developer).await;
@@ -138,7 +138,7 @@ async fn what_opened_an_account_does_not_open_it_once_the_provider_does(database
 async fn an_account_belongs_to_one_person_of_the_provider(database: TestDatabase) {
     let store = database.open().await;
     let ada = store.sign_in_provided(&person("1", "ada@example.com", None), &origin()).await.unwrap();
-    // She has left, and the provider has given her address to somebody else.
+    // She has left, and the provider has given her address to another person.
     let newcomer = person("2", "ada@example.com", None);
     assert!(matches!(store.sign_in_provided(&newcomer, &origin()).await, Err(ProvidedSignInError::AnotherPerson)));
     let elsewhere = ProvidedPerson { issuer: "https://other.example.com".into(), ..newcomer.clone() };
@@ -155,7 +155,7 @@ async fn an_account_belongs_to_one_person_of_the_provider(database: TestDatabase
     assert_eq!(store.disconnect_identities(admin, None).await.unwrap(), 0);
 }
 
-/// Credentials as they were read before the password was verified.
+/// Credentials that were read before the password was verified.
 fn verified(account: AccountId) -> Credentials {
     Credentials { account, password: "hash".into(), has_second_factor: true }
 }
@@ -185,7 +185,7 @@ async fn the_first_factor_ends_sessions_that_began_without_one(database: TestDat
     assert!(!is_valid(&thief.token).await && is_valid(&own.token).await);
     let other = sign_in_with(&store, account, SecondFactorCode::Recovery(&codes[0])).await.unwrap();
     assert!(store.add_passkey(&own.session.viewer, own.session.id, "ff00", "My phone", "{}").await.unwrap());
-    assert!(is_valid(&other.token).await, "that one began with a factor");
+    assert!(is_valid(&other.token).await, "this session began with a factor");
 }
 
 async fn links_end_with_their_maker_and_set_up_with_the_first_administrator(database: TestDatabase) {
@@ -204,7 +204,7 @@ async fn links_end_with_their_maker_and_set_up_with_the_first_administrator(data
     store.set_profile(admin, ada, &name, &email).await.unwrap();
     assert!(store.link(&invitation).await.unwrap().is_some());
     store.set_access(operator.admin().unwrap(), ada, Access::Disabled { revokes_keys: false }).await.unwrap();
-    assert!(store.link(&invitation).await.unwrap().is_none(), "whatever address its maker has now");
+    assert!(store.link(&invitation).await.unwrap().is_none(), "although its maker's address has changed");
 }
 
 async fn a_code_is_used_once_and_codes_end_with_the_last_factor(database: TestDatabase) {
@@ -223,7 +223,7 @@ async fn a_code_is_used_once_and_codes_end_with_the_last_factor(database: TestDa
     for (step, accepted) in [(100, false), (99, false), (101, true), (101, false), (103, true), (102, false)] {
         assert_eq!(is_accepted(SecondFactorCode::App { key: "KEY", step }).await, accepted, "{step}");
     }
-    assert!(!is_accepted(SecondFactorCode::App { key: "ANOTHER", step: 104 }).await, "of an app that was replaced");
+    assert!(!is_accepted(SecondFactorCode::App { key: "ANOTHER", step: 104 }).await, "the code of a replaced app");
     assert!(is_accepted(SecondFactorCode::Recovery(&codes[0])).await);
     assert!(!is_accepted(SecondFactorCode::Recovery(&codes[0])).await);
     assert_eq!(store.second_factors(account).await.unwrap().recovery_codes, 9);
@@ -232,11 +232,11 @@ async fn a_code_is_used_once_and_codes_end_with_the_last_factor(database: TestDa
     assert!(store.remove_authenticator_app(viewer).await.unwrap());
     assert!(is_accepted(SecondFactorCode::Recovery(&codes[1])).await, "there is a passkey");
     assert!(store.remove_passkey(viewer, "ff00").await.unwrap());
-    assert!(!is_accepted(SecondFactorCode::Recovery(&codes[2])).await, "a code is no factor by itself");
+    assert!(!is_accepted(SecondFactorCode::Recovery(&codes[2])).await, "a recovery code alone is not a factor");
     assert!(store.second_factors(account).await.unwrap().is_empty());
 }
 
-async fn a_session_begins_only_while_what_was_verified_holds(database: TestDatabase) {
+async fn a_session_begins_only_while_the_verified_credentials_are_valid(database: TestDatabase) {
     let store = database.open().await;
     let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
     let (admin, account) = (operator.admin().unwrap(), join(&store, "ada@example.com", Role::Developer).await);
@@ -263,7 +263,7 @@ async fn a_session_begins_only_while_what_was_verified_holds(database: TestDatab
     store.set_authenticator_app(&own.viewer, own.id, "KEY", 1, &codes).await.unwrap();
     assert!(is_outdated(sign_in(&store, account, Proof::Password("new hash")).await));
     let code = SecondFactorCode::Recovery(&codes[0]);
-    assert!(is_outdated(sign_in(&store, account, Proof::Code { challenge: &challenge, code }).await), "it is gone");
+    assert!(is_outdated(sign_in(&store, account, Proof::Code { challenge: &challenge, code }).await), "it was deleted");
 
     // One password, one session.
     let verified = Credentials { password: "new hash".into(), ..verified(account) };
@@ -289,7 +289,7 @@ async fn codes_are_counted_before_they_are_checked(database: TestDatabase) {
     }
     assert_eq!(counted, 11);
     assert_eq!(store.count_code(&challenges[0], false).await.unwrap(), CodeTry::Counted, "a recovery code");
-    // A right one was no wrong one.
+    // A right code does not count as wrong.
     let proof = Proof::Code { challenge: &challenges[1], code: SecondFactorCode::App { key: "KEY", step: 2 } };
     sign_in(&store, account, proof).await.unwrap();
     assert_eq!(store.count_code(&challenges[2], true).await.unwrap(), CodeTry::Counted);
@@ -299,7 +299,7 @@ async fn codes_are_counted_before_they_are_checked(database: TestDatabase) {
     }
 }
 
-async fn a_passkey_must_be_there_and_answers_a_challenge_once(database: TestDatabase) {
+async fn a_passkey_must_exist_and_answers_a_challenge_once(database: TestDatabase) {
     let store = database.open().await;
     let account = join(&store, "ada@example.com", Role::Developer).await;
     let own = sign_in(&store, account, Proof::Password("hash")).await.unwrap().session;
@@ -321,7 +321,7 @@ async fn a_challenge_is_used_up_and_few_are_kept(database: TestDatabase) {
     let (adding, second) = (ChallengePurpose::AddPasskey, ChallengePurpose::SecondFactor);
     let ada = join(&store, "ada@example.com", Role::Developer).await;
     let token = store.create_challenge(adding, ada, "state").await.unwrap();
-    assert!(store.take_challenge(second, &token).await.unwrap().is_none(), "it is for something else");
+    assert!(store.take_challenge(second, &token).await.unwrap().is_none(), "it has another purpose");
     assert_eq!(store.take_challenge(adding, &token).await.unwrap().unwrap().body, "state");
     assert!(store.take_challenge(adding, &token).await.unwrap().is_none());
 
@@ -334,9 +334,9 @@ async fn a_challenge_is_used_up_and_few_are_kept(database: TestDatabase) {
     for _ in 0..32 {
         begin().await;
     }
-    assert!(store.challenge(second, &first).await.unwrap().is_none(), "newer ones of hers");
+    assert!(store.challenge(second, &first).await.unwrap().is_none(), "newer challenges have replaced it");
 
-    // Another password ends what was begun with the one before.
+    // A new password ends challenges that were begun with the previous one.
     let hers = begin().await;
     let begun = sign_in(&store, ada, Proof::Password("hash")).await.unwrap().session;
     assert!(store.set_password(&begun.viewer, begun.id, "hash", "another hash").await.unwrap());
@@ -353,7 +353,7 @@ async fn failures_are_shared_by_replicas(database: TestDatabase) {
     assert_eq!(failures(&other, &["network a"]).await, 3.0);
     assert_eq!(failures(&one, &["network x", "account b"]).await, 6.0);
     assert_eq!(failures(&one, &["network x"]).await, 0.0);
-    // Two of them were of one account.
+    // Two of the failures belong to one account.
     for _ in 0..2 {
         one.add_sign_in_failure(&["network a", "own part"]).await.unwrap();
     }
@@ -362,7 +362,7 @@ async fn failures_are_shared_by_replicas(database: TestDatabase) {
     assert_eq!(failures(&one, &["own part"]).await, 0.0);
 }
 
-async fn what_could_take_an_account_over_needs_a_confirmation(database: TestDatabase) {
+async fn changes_that_could_take_over_an_account_need_a_confirmation(database: TestDatabase) {
     let store = database.open().await;
     let (ada, bob) =
         (join(&store, "ada@example.com", Role::Admin).await, join(&store, "bob@example.com", Role::Developer).await);
@@ -395,7 +395,7 @@ async fn what_could_take_an_account_over_needs_a_confirmation(database: TestData
         assert!(matches!(own, Some(AccountError::OwnAccount)), "{own:?}");
     }
 
-    // A provider says when the person gave the password there.
+    // A provider reports when the person entered the password there.
     for (authenticated_at, is_confirmed) in [(None, false), (Some(store.now()), true)] {
         let boss = ProvidedPerson { authenticated_at, ..person("1", "boss@example.com", Some(Role::Admin)) };
         let session = store.sign_in_provided(&boss, &origin()).await.unwrap().session;
@@ -404,7 +404,7 @@ async fn what_could_take_an_account_over_needs_a_confirmation(database: TestData
     }
 }
 
-async fn who_was_deleted_returns_when_an_administrator_allows_it(database: TestDatabase) {
+async fn a_deleted_person_can_return_when_an_administrator_allows_it(database: TestDatabase) {
     let store = database.open().await;
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
@@ -415,7 +415,7 @@ async fn who_was_deleted_returns_when_an_administrator_allows_it(database: TestD
     store.delete_account(admin, first).await.unwrap();
     store.delete_account(admin, grace).await.unwrap();
     let renamed = ProvidedPerson { email: "ada@example.org".parse().unwrap(), ..ada.clone() };
-    // By the provider's name for her, by her address, and who never came by the provider before.
+    // By the provider's name for her, by her address, and a person who never used the provider before.
     for returning in [&ada, &renamed, &person("2", "ada@example.com", None), &person("3", "grace@example.com", None)] {
         assert!(matches!(store.sign_in_provided(returning, &origin()).await, Err(ProvidedSignInError::Deleted)));
     }

@@ -1,4 +1,4 @@
-//! TLS to the server: certificates are checked as the URL asks.
+//! TLS to the server: certificates are checked according to the URL.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use store::Store;
@@ -14,7 +14,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 #[tokio::test]
-async fn certificates_are_checked_as_the_url_says() {
+async fn certificates_are_checked_according_to_the_url() {
     let cluster = Cluster::start(&[]);
     let (trusted, stranger) = (authority(), authority());
     let key = KeyPair::generate().unwrap();

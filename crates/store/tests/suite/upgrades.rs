@@ -1,6 +1,6 @@
-//! Databases of every released version are upgraded. `tests/schemas` has a folder for each version of the schema: what a
-//! new database is then, and what its replicas do for a request. A new version needs such a folder, too: the first run of
-//! the test writes the schemas, and the statements of a replica are to be added.
+//! Upgrades of databases of every released version. `tests/schemas` has a folder for each version of the schema, with the
+//! schemas of new databases and a replica's statements for a request. A new version also needs such a folder: the first
+//! run of the test writes the schemas; the statements of a replica must be added by hand.
 
 use std::fs::{create_dir_all, read_dir, read_to_string, write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use testbed::Cluster;
 
 use crate::database::TestDatabase;
 
-/// Replicas of that version serve meanwhile, and a dump holds locks on all tables.
+/// Meanwhile replicas of that version serve, and a dump holds locks on all tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_released_schema_is_upgraded_while_its_replicas_serve() {
     let (cluster, new) = (Cluster::shared(), TestDatabase::postgres());
@@ -90,7 +90,7 @@ fn versions() -> Vec<PathBuf> {
     versions
 }
 
-/// Writes what a new database of the present version is, unless it is there.
+/// Writes the schema of a new database of the current version, unless it exists.
 fn keep(version: &str, name: &str, contents: &str) {
     let version = folder().join(version);
     if !version.join(name).exists() {

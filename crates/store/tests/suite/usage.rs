@@ -1,5 +1,5 @@
-//! Figures by key, person, project and day, over any range of time: always what a plain scan of the rows gives. And what
-//! they cost, and which single requests and lines of the audit log a filter finds.
+//! Figures by key, person, project and day, over any range of time, equal those of a plain scan of the rows. Also costs,
+//! and searches for requests and lines of the audit log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,12 +15,12 @@ use crate::database::{OK, TestDatabase};
 use crate::on_each_backend;
 
 on_each_backend!(
-    every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives,
-    hours_whose_rows_are_gone_are_counted_whole,
-    rows_that_come_late_are_counted,
-    costs_follow_todays_prices_and_add_up,
+    every_grouping_of_every_range_equals_a_scan_of_the_rows,
+    hours_whose_rows_were_deleted_are_counted_whole,
+    late_rows_are_counted,
+    costs_use_current_prices_and_add_up,
     prices_are_in_one_currency,
-    filters_find_what_a_scan_of_the_rows_finds,
+    filters_find_the_same_requests_as_a_scan_of_the_rows,
     lines_of_the_audit_log_are_found_by_any_part,
 );
 
@@ -28,7 +28,7 @@ const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 const HOUR: u64 = 3_600;
 const DAY: u64 = 24 * HOUR;
 
-/// Ada's key, Bob's, one of nobody, and one that Ada has given to Bob after half of the rows.
+/// Keys: Ada's, Bob's, one without an owner, and one that Ada has given to Bob after half of the rows.
 struct World {
     store: Store,
     _database: TestDatabase,
@@ -76,12 +76,13 @@ impl World {
                 usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
                 timings: Timings { total: Duration::from_millis(number), ..Timings::default() },
                 grounding: None,
+                inference: Default::default(),
             };
             ledger.enqueue(row.clone(), None).unwrap();
             self.rows.push(row);
         }
         let last = self.rows.last().unwrap().clone();
-        ledger.record(last, None).await.unwrap(); // a duplicate: it waits for the others
+        ledger.record(last, None).await.unwrap(); // a duplicate, to wait for the others
         writer.stop();
     }
 
@@ -153,7 +154,7 @@ fn by_key(report: &UsageReport) -> Sums {
     sums(report.by_key.iter().map(|usage| (usage.key.to_string(), usage.figures, usage.succeeded)))
 }
 
-async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database: TestDatabase) {
+async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestDatabase) {
     let world = World::new(database).await;
     let (start, keys) = (world.start, world.keys);
     let operator = Viewer::operator();
@@ -181,20 +182,20 @@ async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database
         let report = world.report(&operator, period, Grouping::Person).await;
         assert!(!report.is_widened, "{label}");
         assert_eq!(report.totals.requests, rows.len() as u64, "{label}");
-        assert_eq!(report.latencies.count(Phase::Total), rows.len() as u64, "{label}");
+        assert_eq!(report.all_latencies().count(Phase::Total), rows.len() as u64, "{label}");
         assert_eq!(by_person(&report), scan(rows.iter().copied(), owner), "{label}");
         let report = world.report(&operator, period, Grouping::Key).await;
         assert_eq!(by_key(&report), scan(rows.iter().copied(), |row| row.key.to_string()), "{label}");
         let report = world.report(&operator, period, Grouping::Project).await;
         let name = |project: &Option<Project>| project.as_ref().map_or(String::new(), Project::to_string);
-        let told = report.by_project.iter().map(|usage| (name(&usage.project), usage.figures, usage.succeeded));
-        assert_eq!(sums(told), scan(rows.iter().copied(), project), "{label}");
+        let found = report.by_project.iter().map(|usage| (name(&usage.project), usage.figures, usage.succeeded));
+        assert_eq!(sums(found), scan(rows.iter().copied(), project), "{label}");
         let report = world.report(&operator, period, Grouping::Time).await;
-        let told =
+        let found =
             report.by_time.iter().map(|slice| (slice.start.as_seconds().to_string(), slice.figures, slice.succeeded));
-        assert_eq!(sums(told), scan(rows.iter().copied(), day), "{label}");
+        assert_eq!(sums(found), scan(rows.iter().copied(), day), "{label}");
 
-        // Bob sees what was his at the time, also of a key that was Ada's before.
+        // Bob sees requests of keys that were his at that time, including a key that was Ada's before.
         let his = || rows.iter().copied().filter(|row| row.owner == Some(world.bob));
         let report = world.report(&bob, period, Grouping::Key).await;
         assert_eq!(report.totals.requests, his().count() as u64, "{label}");
@@ -205,14 +206,14 @@ async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database
         assert_eq!(by_key(&of_bob), by_key(&report), "{label}");
     }
 
-    // Ada is an administrator, and sees everything; what is hers has its own filter.
+    // Ada is an administrator, and sees everything; a filter restricts it to her own requests.
     let ada = world.viewer(world.ada).await;
     let all = Period::exactly(Timestamp::from_seconds(start), Timestamp::from_seconds(start + 4 * DAY));
     assert_eq!(world.report(&ada, all, Grouping::Person).await.totals.requests, 600);
     let developer = world.store.set_role(operator.admin().unwrap(), world.bob, Role::Developer).await;
     assert!(developer.is_ok());
 
-    // What a key is used for now, its former owner does not learn.
+    // A former owner does not see a key's current project.
     assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(world.ada))]).await.unwrap());
     let report = world.report(&bob, all, Grouping::Project).await;
     let projects: Vec<_> = report.by_project.iter().map(|usage| usage.project.as_ref().map(Project::as_str)).collect();
@@ -221,7 +222,7 @@ async fn every_grouping_of_every_range_is_what_a_scan_of_the_rows_gives(database
     assert_eq!(report.by_project.iter().map(|usage| usage.figures.requests).sum::<u64>(), his);
 }
 
-async fn rows_that_come_late_are_counted(database: TestDatabase) {
+async fn late_rows_are_counted(database: TestDatabase) {
     let store = database.open().await;
     let key = key(&store, None, "").await;
     let now = Timestamp::from(SystemTime::now()).as_seconds();
@@ -229,15 +230,15 @@ async fn rows_that_come_late_are_counted(database: TestDatabase) {
     let period = Period::since(Timestamp::from_seconds(first));
     let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: Some(Grouping::Key) };
     for round in 1..=4_u64 {
-        // What a ledger has not added to the sums when it stops, the next one adds.
+        // Rows that a ledger has not folded when it stops are folded by the next one.
         let (ledger, writer) = store.start_ledger(Duration::from_secs(3650 * DAY)).unwrap();
-        // On both sides of where the period begins, in its middle, and in hours and days that are not over or have just been.
+        // Before and after the start of the period, in its middle, and in hours and days that are not over or just over.
         for second in [first - 2 * HOUR, first + 2 * HOUR, now - 20 * DAY, now - 5 * DAY, now - 2 * HOUR, now] {
             let mut row = crate::database::entry(key);
             row.request_id = RequestId::at_micros(second * 1_000_000, round << 4);
             ledger.record(row, None).await.unwrap();
         }
-        for when in ["at once", "from memory"] {
+        for when in ["from the database", "from the cache"] {
             let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
             assert_eq!(report.totals.requests, 5 * round, "{when}");
             assert_eq!(report.by_key[0].figures.requests, 5 * round, "{when}");
@@ -248,10 +249,10 @@ async fn rows_that_come_late_are_counted(database: TestDatabase) {
     }
 }
 
-async fn hours_whose_rows_are_gone_are_counted_whole(database: TestDatabase) {
+async fn hours_whose_rows_were_deleted_are_counted_whole(database: TestDatabase) {
     let store = database.open().await;
     let key = key(&store, None, "").await;
-    // 100 days ago: rows of that age are deleted at the start of a ledger, their sums are not.
+    // 100 days ago: the start of a ledger deletes rows of that age, but not their sums.
     let hour = Timestamp::from(SystemTime::now()).as_seconds() / HOUR * HOUR - 100 * DAY;
     let (ledger, writer) = store.start_ledger(Duration::from_secs(3650 * DAY)).unwrap();
     for second in [60, 1_800, 3_500] {
@@ -284,7 +285,7 @@ fn price(prompt: &str, completion: &str) -> Price {
     Price { prompt: prompt.parse().unwrap(), completion: completion.parse().unwrap() }
 }
 
-async fn costs_follow_todays_prices_and_add_up(database: TestDatabase) {
+async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
     let world = World::new(database).await;
     let (store, operator) = (&world.store, Viewer::operator());
     let admin = operator.admin().unwrap();
@@ -326,7 +327,7 @@ async fn costs_follow_todays_prices_and_add_up(database: TestDatabase) {
             assert_eq!(slice.cost.unwrap().exact(), cost(of_day), "{:?}", slice.start);
         }
     }
-    // The label counts that a key has now.
+    // Usage counts for the key's current label.
     let change = KeyChange::Project(None);
     assert!(store.change_key(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
     assert!(store.change_key(&operator, world.keys[1], &[change]).await.unwrap());
@@ -358,7 +359,7 @@ async fn prices_are_in_one_currency(database: TestDatabase) {
     assert!(bob.admin().is_none(), "only administrators set prices");
 }
 
-async fn filters_find_what_a_scan_of_the_rows_finds(database: TestDatabase) {
+async fn filters_find_the_same_requests_as_a_scan_of_the_rows(database: TestDatabase) {
     let world = World::new(database).await;
     let operator = Viewer::operator();
     let all = RequestQuery { limit: 1000, ..RequestQuery::default() };

@@ -59,7 +59,7 @@ impl Certificates {
         }
     }
 
-    /// Reloads whenever the files have changed; never ends by itself.
+    /// Reloads whenever the files have changed; never returns.
     pub async fn watch(self: Arc<Self>) -> Infallible {
         let (mut loaded, mut seen) = (self.stamps(), Vec::new());
         loop {
@@ -67,7 +67,7 @@ impl Certificates {
             let certificates = self.clone();
             // On a blocking thread: the files may be on a network file system.
             let Ok(now) = tokio::task::spawn_blocking(move || certificates.stamps()).await else { continue };
-            // Certificate and key are written one after the other: wait until the files have not changed for a while.
+            // Certificate and key are written one after the other: wait until the files are stable.
             if now != loaded && now == seen {
                 let certificates = self.clone();
                 let _ = tokio::task::spawn_blocking(move || certificates.reload()).await;
@@ -104,12 +104,12 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// Modification time, size and inode: what changes when a file does.
+/// Modification time, size and inode, which change with the file.
 type Stamp = (Option<SystemTime>, u64, u64);
 
 fn stamp(file: &Path) -> Option<Stamp> {
-    let of = |metadata: Metadata| (metadata.modified().ok(), metadata.len(), metadata.ino());
-    std::fs::metadata(file).ok().map(of)
+    let to_stamp = |metadata: Metadata| (metadata.modified().ok(), metadata.len(), metadata.ino());
+    std::fs::metadata(file).ok().map(to_stamp)
 }
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! TLS for listeners without a proxy in front: the handshake and ALPN. Plaintext HTTP is noticed, so that the client can
-//! be told.
+//! TLS for listeners without a proxy in front: the handshake and ALPN. Plaintext HTTP is detected, so that the client gets
+//! an explanation.
 
 mod certificates;
 
@@ -23,7 +23,7 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 pub struct Tls(TlsAcceptor);
 
 impl Tls {
-    /// Each handshake uses the certificates that are current at that time.
+    /// Each handshake uses the current certificates.
     pub fn with_certificates(certificates: Arc<Certificates>) -> Result<Self, rustls::Error> {
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])?

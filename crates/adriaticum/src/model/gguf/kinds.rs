@@ -14,7 +14,7 @@ pub(super) fn width(kind: u32) -> Option<u64> {
     }
 }
 
-/// The size of so many weights in bytes; 0 for types that are newer than this table.
+/// The size of that many weights in bytes; 0 for types that are newer than this table.
 pub(super) fn bytes(kind: u32, weights: u64) -> Option<u64> {
     let Some((_, _, block, bytes)) = tensor(kind) else { return Some(0) };
     weights.div_ceil(*block).checked_mul(*bytes)

@@ -27,7 +27,7 @@ impl<R: Read + Seek> Reader<R> {
         self.length
     }
 
-    /// Advances the position, if so many bytes are left.
+    /// Advances the position, if that many bytes are left.
     fn advance(&mut self, bytes: u64) -> Result<(), GgufError> {
         let needed = self.position.saturating_add(bytes);
         if needed > self.length {
@@ -54,11 +54,11 @@ impl<R: Read + Seek> Reader<R> {
 
     fn skip(&mut self, bytes: u64) -> Result<(), GgufError> {
         self.advance(bytes)?;
-        let bytes = i64::try_from(bytes).map_err(|_| GgufError::Damaged("it has a value beyond all bounds"))?;
+        let bytes = i64::try_from(bytes).map_err(|_| GgufError::Damaged("the length of a value in it is too large"))?;
         Ok(self.input.seek_relative(bytes)?)
     }
 
-    /// A text without control characters: it will be printed on a terminal.
+    /// A text without control characters, because it may be printed on a terminal.
     pub(super) fn text(&mut self) -> Result<String, GgufError> {
         let length = self.u64()?;
         self.advance(length)?;

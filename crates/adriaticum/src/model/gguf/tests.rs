@@ -1,4 +1,4 @@
-//! What the check accepts and refuses, and that no input makes it panic.
+//! The check accepts whole models, refuses all other files with a reason, and never panics.
 
 use std::io::Cursor;
 
@@ -51,11 +51,11 @@ fn unusable_files_are_refused_with_the_reason() {
         (sample().version(4).bytes(), "is GGUF of version 4"),
         (sample().version(3_u32.swap_bytes()).bytes(), "is GGUF for big-endian machines"),
         (sample().pair("split.count", 2, &[3, 0]).bytes(), "is one of 3 pieces of a model"),
-        (sample().text("general.type", "mmproj").bytes(), "is not a model but what it calls its \"mmproj\" part"),
+        (sample().text("general.type", "mmproj").bytes(), "is not a model but a part of the type \"mmproj\""),
         (sample().without("general.architecture").bytes(), "is damaged: it does not name its architecture"),
         (sample().pair("general.architecture", 4, &number(1)).bytes(), "is damaged: a name in it is not text"),
-        (sample().pair("general.alignment", 4, &number(0)).bytes(), "is damaged: its alignment is no power of two"),
-        (sample().pair("general.alignment", 4, &number(24)).bytes(), "is damaged: its alignment is no power of two"),
+        (sample().pair("general.alignment", 4, &number(0)).bytes(), "is damaged: its alignment is not a power of two"),
+        (sample().pair("general.alignment", 4, &number(24)).bytes(), "is damaged: its alignment is not a power of two"),
         (sample().pair("x", 13, &[]).bytes(), "is damaged: it has a value of an unknown kind"),
         (
             sample().pair("x", 9, &[number(9), number(0), number(0)].concat()).bytes(),
@@ -68,8 +68,8 @@ fn unusable_files_are_refused_with_the_reason() {
         ([&b"GGUF"[..], &number(3), &[0; 16]].concat(), "is damaged: it holds no weights"),
     ];
     for (bytes, says) in cases {
-        let told = check(bytes).unwrap_err().to_string();
-        assert!(told.starts_with(says), "{says}: {told}");
+        let message = check(bytes).unwrap_err().to_string();
+        assert!(message.starts_with(says), "{says}: {message}");
     }
 }
 
@@ -82,9 +82,9 @@ fn a_split_count_of_one_is_a_whole_model() {
 fn a_truncated_model_is_refused() {
     let whole = sample().bytes();
     for length in 0..whole.len() {
-        let told = check(&whole[..length]).expect_err("a cut-off model");
-        let right = matches!(told, GgufError::NotGguf | GgufError::CutOff { .. });
-        assert!(right && (length < 4) == matches!(told, GgufError::NotGguf), "{length}: {told}");
+        let error = check(&whole[..length]).expect_err("a cut-off model");
+        let right = matches!(error, GgufError::NotGguf | GgufError::CutOff { .. });
+        assert!(right && (length < 4) == matches!(error, GgufError::NotGguf), "{length}: {error}");
     }
     assert!(check(&whole).is_ok());
 }

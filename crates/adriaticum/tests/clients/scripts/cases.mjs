@@ -1,8 +1,8 @@
-// What all scripts in JavaScript have in common: cases come by standard input, how each ended goes to standard output.
+// Shared by all JavaScript scripts: reads cases from standard input, and writes their results to standard output.
 
 import { readFileSync } from 'node:fs';
 
-/** Asks for each case at once; `ask` returns the text and the tokens of prompt, completion and both. */
+/** Runs all cases at the same time; `ask` returns the text and the tokens of prompt, completion and both. */
 export async function run(ask, describe) {
   const cases = JSON.parse(readFileSync(0, 'utf8'));
   const ends = await Promise.all(cases.map(end));

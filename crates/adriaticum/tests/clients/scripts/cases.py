@@ -1,4 +1,4 @@
-"""What all scripts in Python have in common: cases come by standard input, how each ended goes to standard output."""
+"""Shared by all Python scripts: reads cases from standard input, and writes their results to standard output."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def run(ask):
-    """Asks for each case at once; `ask` returns the text and the tokens of prompt, completion and both."""
+    """Runs all cases at the same time; `ask` returns the text and the tokens of prompt, completion and both."""
     cases = json.load(sys.stdin)
     with ThreadPoolExecutor(len(cases)) as pool:
         for end in pool.map(lambda case: _end(ask, case), cases):

@@ -1,4 +1,4 @@
-"""LlamaIndex, by llama-index-llms-openai-like; with the argument `default` it tries again as often as it does by itself."""
+"""LlamaIndex, by llama-index-llms-openai-like; with the argument `default` it has its default number of retries."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What clients do unless they are told not to, and what is refused for it."""
+"""Default behaviour of clients that the API refuses."""
 
 import cases
 from langchain_openai import ChatOpenAI

@@ -1,10 +1,10 @@
-//! Translates word by word into rough English, which is enough for the encoder to know what a text is about.
+//! Translates word by word into rough English, which is enough for the encoder to recognize the topic of a text.
 
 use std::collections::HashMap;
 
 use super::super::fold::{Run, fold, runs};
 
-/// A form or, with `*`, the beginning of forms, and its translation; `-` for a word that is left out.
+/// Each line has a form, or with `*` a stem of forms, and its translation, which is `-` for a word that is omitted.
 const CROATIAN: &str = include_str!("croatian.txt");
 
 pub(super) struct Glossary {
@@ -30,7 +30,7 @@ impl Glossary {
         Self { forms, stems, longest_stem }
     }
 
-    /// Words that are not known stay as they are: names, numbers, codes.
+    /// Unknown words, such as names, numbers and codes, are kept.
     pub(super) fn translate(&self, text: &str) -> String {
         let folded = fold(text);
         let mut translated = String::with_capacity(text.len());
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_a_form_and_a_translation_and_none_comes_twice() {
+    fn every_line_is_a_form_and_a_translation_and_forms_are_unique() {
         let lines: Vec<_> = CROATIAN.lines().collect();
         for line in &lines {
             let (form, translation) = line.split_once(' ').unwrap();

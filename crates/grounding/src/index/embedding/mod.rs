@@ -1,5 +1,5 @@
-//! Vectors of passages and of questions: those that mean the same point the same way. They come from the sentence encoder, or
-//! from any server with OpenAI's `/embeddings`. `scale` makes the cosines of all of them comparable.
+//! Vectors of passages and questions: texts with the same meaning have similar vectors. They come from the sentence encoder,
+//! or from any server with OpenAI's `/embeddings`. `scale` makes the cosines of all embedders comparable.
 
 mod glossary;
 mod scale;
@@ -17,7 +17,7 @@ pub(super) use vector::{Prefix, Vector};
 
 use crate::search::SearchError;
 
-/// Tells apart what makes vectors: those of one are not compared with those of another.
+/// Identifies an embedder. Vectors of different embedders are not compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EmbedderId(u32);
 
@@ -27,7 +27,7 @@ impl fmt::Display for EmbedderId {
     }
 }
 
-/// What makes vectors.
+/// A source of vectors.
 #[derive(Clone)]
 pub enum Embedder {
     Sentences(Arc<SentenceEncoder>),
@@ -50,7 +50,7 @@ impl QuestionVector {
         Self { embedder, length: vector.length(), prefix: vector.prefix(), vector, scale }
     }
 
-    /// The cosine with a passage's vector of that length, as the sentence encoder would have it.
+    /// The cosine with a passage's vector of this length, on the sentence encoder's scale.
     pub(super) fn cosine(&self, numbers: &[i8], length: f32) -> f32 {
         self.scale.apply(self.vector.dot(numbers) as f32 / (self.length * length))
     }
@@ -76,7 +76,7 @@ impl QuestionVector {
 }
 
 impl Embedder {
-    /// Blocks while a server is asked, as the other functions do.
+    /// Blocks while a server responds, like the other functions.
     pub(super) fn id(&self) -> Result<EmbedderId, SearchError> {
         match self {
             Self::Sentences(_) => Ok(SentenceEncoder::ID),
@@ -84,7 +84,7 @@ impl Embedder {
         }
     }
 
-    /// Of passages in one language. Fails if it is not the embedder with that id any longer.
+    /// The vectors of passages in one language. Fails if the embedder no longer has this id.
     pub(super) fn passages(
         &self,
         id: EmbedderId,

@@ -1,6 +1,6 @@
-//! Where the cosines of an embedder lie. For some, unrelated texts have 0.1, for others 0.7; but what counts as a good hit, and
-//! how much words weigh beside it, is one rule. So questions and statements with their answers are embedded once, and
-//! cosines are moved to where the sentence encoder has them.
+//! The scale of an embedder's cosines. For some embedders unrelated texts have a cosine of 0.1, for others 0.7; but one
+//! rule defines good hits and the weight of words beside them. So questions and statements with their answers are embedded
+//! once, and cosines are mapped to the scale of the sentence encoder.
 
 /// Questions, and passages that answer them. Each question is unrelated to the other passages.
 pub(super) const PAIRS: [(&str, &str); 12] = [
@@ -30,10 +30,10 @@ pub(super) const PAIRS: [(&str, &str); 12] = [
 /// Means of the sentence encoder's cosines over `PAIRS`.
 const UNRELATED: f32 = 0.02;
 const RELATED: f32 = 0.33;
-/// Vectors that tell related texts apart by less than this are of no use.
+/// With a smaller difference between related and unrelated texts, vectors are useless.
 const MIN_DIFFERENCE: f32 = 0.02;
 
-/// Moves an embedder's cosines to where the sentence encoder has them.
+/// Maps an embedder's cosines to the scale of the sentence encoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::index) struct Scale {
     factor: f32,
@@ -43,7 +43,7 @@ pub(in crate::index) struct Scale {
 impl Scale {
     pub(super) const SAME: Self = Self { factor: 1.0, offset: 0.0 };
 
-    /// From the vectors of the questions and of the passages in `PAIRS`. `None` if they do not tell related texts from others.
+    /// From the vectors of the questions and passages in `PAIRS`. `None` if they do not distinguish related texts from others.
     pub(super) fn measure(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> Option<Self> {
         let (unrelated, related) = means(questions, passages);
         let difference = related - unrelated;
@@ -59,7 +59,7 @@ impl Scale {
     }
 }
 
-/// Mean cosines of questions with the passages of others, and with their own.
+/// Mean cosines of questions with unrelated passages, and with their own passages.
 pub(super) fn means(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> (f32, f32) {
     let (mut unrelated, mut related) = (Vec::new(), Vec::new());
     for (at, question) in questions.iter().enumerate() {
@@ -81,7 +81,7 @@ fn cosine(one: &[f32], other: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
-    /// A vector for each text: one direction of its own, and as much of a common one.
+    /// A vector for each text: `own` in a separate direction, and `common` in a shared one.
     fn vectors(common: f32, own: f32) -> Vec<Vec<f32>> {
         let vector = |at: usize| -> Vec<f32> {
             (0..=PAIRS.len())
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn cosines_of_any_embedder_are_moved_to_where_the_sentence_encoder_has_them() {
+    fn cosines_are_mapped_to_the_scale_of_the_sentence_encoder() {
         for common in [0.0, 1.0, 3.0] {
             let (questions, passages) = (vectors(common, 1.0), vectors(common, 1.5));
             let (unrelated, related) = means(&questions, &passages);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_that_tell_nothing_apart_have_no_scale() {
+    fn vectors_that_do_not_distinguish_texts_have_no_scale() {
         let same = vec![vec![0.3; 8]; PAIRS.len()];
         assert_eq!(Scale::measure(&same, &same), None);
         let zeros = vec![vec![0.0; 8]; PAIRS.len()];

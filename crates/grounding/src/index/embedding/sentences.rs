@@ -1,4 +1,4 @@
-//! The built-in sentence encoder. Text in a language that it does not know is translated word by word first (`glossary`).
+//! The built-in sentence encoder. Text in a language that it does not know is first translated word by word (`glossary`).
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ pub struct SentenceEncoder {
 }
 
 impl SentenceEncoder {
-    /// Counted up when vectors of the same text change.
+    /// Incremented when the vectors of the same text change.
     pub(super) const ID: EmbedderId = EmbedderId(1);
 
-    /// Reads the encoder's file. Takes a part of a second.
+    /// Reads the encoder's file. Takes a fraction of a second.
     pub fn load(file: &Path) -> Result<Self, EncoderError> {
         Ok(Self { encoder: Encoder::load(file)?, croatian: Glossary::croatian() })
     }
@@ -33,7 +33,7 @@ impl SentenceEncoder {
         QuestionVector::new(Self::ID, &self.vector(text), Scale::SAME)
     }
 
-    /// Of a turn or a question, whose language is guessed.
+    /// The vector of a turn or a question, whose language is detected.
     pub fn vector(&self, text: &str) -> Vec<f32> {
         let translated = Language::is_croatian_question(text).then(|| self.croatian.translate(text));
         self.encoder.encode(&[translated.as_deref().unwrap_or(text)]).pop().unwrap_or_default()

@@ -1,8 +1,8 @@
-//! A server that speaks OpenAI's `/embeddings`: vLLM, llama.cpp's server, Text Embeddings Inference, or our own engine with an
+//! A server with OpenAI's `/embeddings`: vLLM, llama.cpp's server, Text Embeddings Inference, or our engine with an
 //! embedding model.
 //!
-//! Which model it has is asked at the first use, and again after a failure. What it says is not trusted: vectors have to
-//! be as many as were asked for, of one size, and finite; a response is bounded; and they have to tell related texts apart.
+//! Its model is queried on first use, and again after a failure. Its responses are not trusted: their size is bounded,
+//! there must be one vector for each text, all of one size and finite, and they must distinguish related texts from others.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,21 +25,21 @@ use crate::search::SearchError;
 use crate::search::clients::{Clients, Transport};
 use crate::search::exchange::send;
 
-/// Passages of a request.
+/// The maximum of passages in a request.
 const TOGETHER: usize = 16;
-/// A request with passages may take longer than a question.
+/// Longer than for a question.
 const PASSAGES_TIMEOUT: Duration = Duration::from_secs(120);
-/// Of a text. Models read a few hundred tokens; servers refuse more, or cut it.
+/// Of a text. Models read a few hundred tokens; servers refuse longer texts or truncate them.
 const MAX_CHARS: usize = 2_000;
 const MAX_QUESTION_CHARS: usize = 500;
-/// A text that is refused is cut into halves until it is as short as this.
+/// A refused text is halved until it is this short.
 const MIN_CHARS: usize = 100;
 const MAX_DIMENSIONS: usize = 8_192;
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 pub struct EmbeddingsServer {
     url: EmbeddingsUrl,
-    /// As the server names it; the first that it lists unless given.
+    /// The server's name of the model; by default the first that it lists.
     model: Option<String>,
     prefixes: Prefixes,
     clients: Clients,
@@ -47,18 +47,18 @@ pub struct EmbeddingsServer {
     found: Mutex<Option<Arc<ServedModel>>>,
 }
 
-/// What some models want before a text, to tell questions from passages.
+/// Prefixes of texts, by which some models distinguish questions from passages.
 #[derive(Debug, Clone, Default)]
 pub struct Prefixes {
     pub question: String,
     pub passage: String,
 }
 
-/// What is known of the server's model.
+/// The properties of the server's model.
 pub struct ServedModel {
-    /// For requests.
+    /// The name in requests.
     requested: String,
-    /// As responses name it.
+    /// The name in responses.
     pub name: String,
     pub dimensions: usize,
     pub(super) id: EmbedderId,
@@ -66,7 +66,7 @@ pub struct ServedModel {
 }
 
 impl EmbeddingsServer {
-    /// The deadline is that of a question.
+    /// The deadline applies to questions.
     pub fn new(
         url: EmbeddingsUrl,
         model: Option<String>,
@@ -81,7 +81,7 @@ impl EmbeddingsServer {
         &self.url
     }
 
-    /// The server's model; asks it unless that is known.
+    /// The server's model. Queries the server unless it is known.
     pub async fn model(&self) -> Result<Arc<ServedModel>, SearchError> {
         if let Some(found) = &*self.found.lock() {
             return Ok(found.clone());
@@ -105,7 +105,7 @@ impl EmbeddingsServer {
         Ok(found)
     }
 
-    /// Whether its model is known: it was there a moment ago.
+    /// Whether its model is known, which means that it responded recently.
     pub(crate) fn is_there(&self) -> bool {
         self.found.lock().is_some()
     }
@@ -119,7 +119,7 @@ impl EmbeddingsServer {
         Ok(QuestionVector::new(model.id, vectors?.first().ok_or(SearchError::Malformed)?, model.scale))
     }
 
-    /// The vectors of passages, if the server's model still is that one.
+    /// The vectors of passages. Fails if the server no longer has the model with this id.
     pub(super) async fn passages(&self, id: EmbedderId, texts: &[String]) -> Result<Vec<Vec<f32>>, SearchError> {
         let model = self.model().await?;
         if model.id != id {
@@ -138,7 +138,7 @@ impl EmbeddingsServer {
         Ok(all)
     }
 
-    /// Of texts some of which are too long for the model.
+    /// The vectors of texts some of which are too long for the model.
     async fn one_by_one(&self, model: &ServedModel, texts: &[String]) -> Result<Vec<Vec<f32>>, SearchError> {
         let mut vectors = Vec::with_capacity(texts.len());
         for text in texts {
@@ -170,14 +170,14 @@ impl EmbeddingsServer {
         if is_same { Ok(response.vectors) } else { Err(SearchError::ModelChanged) }
     }
 
-    /// After a failure another server may answer, or another model. One that only refuses a text has not failed.
+    /// After a failure another server or model may respond. A refused text is not a failure.
     fn forget_after<T>(&self, outcome: &Result<T, SearchError>) {
         if outcome.as_ref().is_err_and(|error| matches!(error.verdict(), Verdict::Bad)) {
             *self.found.lock() = None;
         }
     }
 
-    /// Some servers list no models, and take any name.
+    /// Some servers list no models, and accept any name.
     async fn first_model(&self) -> Result<String, SearchError> {
         #[derive(Deserialize)]
         struct Models {
@@ -226,7 +226,7 @@ async fn within<T>(
     tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(SearchError::TimedOut(deadline)))
 }
 
-/// Whether a text may be too long. Some servers say so as if it were their own fault.
+/// Whether a text may be too long. Some servers report it as an internal error.
 fn refuses_texts(error: &SearchError) -> bool {
     matches!(
         error,
@@ -245,11 +245,11 @@ fn cut(text: &str, chars: usize) -> &str {
 
 fn id(name: &str, dimensions: usize, passage_prefix: &str) -> EmbedderId {
     let digest = Sha256::digest(format!("{name}\n{dimensions}\n{passage_prefix}"));
-    // The sentence encoder's are small.
+    // The top bit distinguishes it from the sentence encoder's ids, which are small.
     EmbedderId(u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]) | 1 << 31)
 }
 
-/// Waits for a server's answer, on a thread of its own: the caller's may belong to a runtime.
+/// Waits for a server on a separate thread, because the caller's thread may belong to an async runtime.
 pub(super) fn block_on<T: Send>(work: impl Future<Output = Result<T, SearchError>> + Send) -> Result<T, SearchError> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -265,7 +265,7 @@ struct Response {
 }
 
 impl Response {
-    /// `None` if it is not what a server has to answer to so many texts.
+    /// `None` if it is not a valid response for this number of texts.
     fn parse(body: &[u8], texts: usize) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body {
@@ -296,8 +296,8 @@ impl Response {
     }
 }
 
-/// The base URL of a server with `/embeddings`, such as `http://HOST:8000/v1`. Without a path it is `/v1`. A key may stand before
-/// the host, as in `https://:KEY@HOST/v1`; it is never displayed.
+/// The base URL of a server with `/embeddings`, such as `http://HOST:8000/v1`. The default path is `/v1`. A key may stand
+/// before the host, as in `https://:KEY@HOST/v1`; it is never displayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingsUrl {
     base: Url,
@@ -315,7 +315,7 @@ impl fmt::Debug for Key {
 }
 
 impl EmbeddingsUrl {
-    /// An engine of this machine that listens there.
+    /// An engine on this machine that listens on this socket.
     pub fn socket(path: &Path) -> Self {
         let base = Url::parse("http://localhost/v1").expect("it is a URL");
         Self { base, key: None, socket: Some(path.to_owned()) }
@@ -359,7 +359,7 @@ impl FromStr for EmbeddingsUrl {
             (key, None | Some("")) | ("", Some(key)) => Some(key.to_owned()),
             _ => {
                 return Err(EmbeddingsUrlError(
-                    "it has a user name and a password; a key stands alone: http://:KEY@HOST",
+                    "it has a user name and a password; give only a key, as in http://:KEY@HOST",
                 ));
             }
         };
@@ -375,7 +375,7 @@ impl FromStr for EmbeddingsUrl {
     }
 }
 
-/// The text may hold a key and is not repeated.
+/// Does not repeat the text, which may contain a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EmbeddingsUrlError(&'static str);
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_as_people_write_them_and_keys_never_shown() {
+    fn urls_are_parsed_leniently_and_keys_are_never_shown() {
         for (text, shown, key) in [
             ("http://a:8000/v1", "http://a:8000/v1", None),
             ("http://a:8000", "http://a:8000/v1", None),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_finite_vector_for_each_text_is_taken() {
+    fn only_one_finite_vector_for_each_text_is_accepted() {
         let dimensions =
             |body: &str, texts| Response::parse(body.as_bytes(), texts).map(|response| response.dimensions());
         let two = r#"{"data":[{"index":1,"embedding":[1,2]},{"index":0,"embedding":[3,4]}],"model":"m"}"#;

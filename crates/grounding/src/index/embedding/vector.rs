@@ -1,4 +1,4 @@
-//! A vector in bytes. Its length does not matter: vectors are compared by the angle between them.
+//! A vector quantized to bytes. Its length does not matter, because vectors are compared by angle.
 
 use super::EmbedderId;
 
@@ -16,12 +16,12 @@ impl Vector {
         Self(numbers.iter().map(|number| (number / largest * f32::from(i8::MAX)).round() as i8).collect())
     }
 
-    /// With the id of what made it.
+    /// Includes the id of its embedder.
     pub(in crate::index) fn to_bytes(&self, id: EmbedderId) -> Vec<u8> {
         id.0.to_le_bytes().into_iter().chain(self.0.iter().map(|number| number.to_le_bytes()[0])).collect()
     }
 
-    /// `None` if the bytes are no vector of this embedder.
+    /// `None` if the bytes are not a vector of this embedder.
     pub(in crate::index) fn from_bytes(bytes: &[u8], embedder: EmbedderId) -> Option<Self> {
         let (id, numbers) = bytes.split_at_checked(ID_BYTES)?;
         let is_own = id == embedder.0.to_le_bytes() && !numbers.is_empty();
@@ -40,13 +40,13 @@ impl Vector {
         dot(&self.0, other)
     }
 
-    /// The first numbers, and zeros where there are fewer.
+    /// The first numbers, padded with zeros.
     pub(in crate::index) fn prefix(&self) -> Prefix {
         std::array::from_fn(|at| self.0.get(at).copied().unwrap_or(0))
     }
 }
 
-/// Of as many numbers as both have.
+/// The dot product over the length of the shorter vector.
 #[inline(always)]
 pub(super) fn dot(one: &[i8], other: &[i8]) -> i32 {
     one.iter().zip(other).map(|(one, other)| i32::from(i16::from(*one) * i16::from(*other))).sum()
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vector_of_this_embedder_is_none() {
+    fn bytes_of_other_embedders_and_invalid_bytes_are_none() {
         let vector = Vector::quantize(&[0.0; 16]);
         assert_eq!(vector.length(), 1.0);
         assert_eq!(Vector::from_bytes(&[], ID), None);

@@ -1,6 +1,6 @@
 //! Child processes that read documents: started when needed, used for many files, replaced after a failure.
 //!
-//! A child knows nothing but the file that it reads: it gets no environment and no other open file.
+//! A child has access only to the file that it reads: it gets no environment and no other open file.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ use super::message::{read_outcome, write_file};
 use super::{DAMAGED, EXTRACT_TIMEOUT, Format, SkipReason, TOO_LONG};
 use crate::index::document::Document;
 
-/// Rust aborts the process in both cases.
+/// In both cases Rust aborts the process.
 const TOO_LARGE: &str = "reading it takes too much memory, or it is nested too deeply";
 
 /// A program that calls `serve`.
@@ -43,9 +43,9 @@ impl ChildProgram {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear();
         command.envs(std::env::var_os("LD_LIBRARY_PATH").map(|folders| ("LD_LIBRARY_PATH", folders)));
-        // Each further thread, and its heap, would take address space.
+        // More threads and their heaps would take address space.
         command.envs([("RAYON_NUM_THREADS", "1"), ("MALLOC_ARENA_MAX", "1")]);
-        // A pipe that no one reads would stall what writes to it.
+        // Not a pipe: writes to an unread pipe would block.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -53,13 +53,13 @@ impl ChildProgram {
         };
         let (files, next_file) = mpsc::channel();
         let (done, outcomes) = mpsc::channel();
-        // A pipe has no timeout. This thread may wait for it; it ends with the child.
+        // Reads from a pipe have no timeout. This thread may block on them, and ends with the child.
         thread::Builder::new().name("documents".into()).spawn(move || exchange(input, output, next_file, done))?;
         Ok(Process { child, files, outcomes, busy: Duration::ZERO })
     }
 }
 
-/// For one thread that reads files one after the other.
+/// For a thread that reads files one after another.
 pub(in crate::index) struct ChildSession<'a> {
     program: &'a ChildProgram,
     process: Option<Process>,
@@ -76,12 +76,12 @@ impl<'a> ChildSession<'a> {
             None => self.program.start().map_err(|error| format!("no process could be started to read it: {error}"))?,
         };
         let began = Instant::now();
-        // The thread is gone only if the child is, and then there is no outcome.
+        // The thread has ended only if the child has, and then there is no outcome.
         let _ = process.files.send((format, bytes));
         match process.outcomes.recv_timeout(self.program.timeout) {
             Ok(outcome) => {
                 process.busy += began.elapsed();
-                // After that, what is left of its CPU time could be too little for one file.
+                // After that, the rest of its CPU time could be too short for a file.
                 self.process = Some(process).filter(|process| process.busy < self.program.timeout);
                 outcome
             }
@@ -96,13 +96,13 @@ struct Process {
     child: Child,
     files: mpsc::Sender<(Format, Vec<u8>)>,
     outcomes: mpsc::Receiver<Result<Document, SkipReason>>,
-    /// No less than the CPU time that it has used.
+    /// An upper bound of the CPU time that it has used.
     busy: Duration,
 }
 
 impl Process {
     fn reason_of_death(mut self) -> &'static str {
-        // One that still runs has sent nonsense.
+        // A process that still runs has sent invalid data.
         let _ = self.child.kill();
         match self.child.wait().ok().and_then(|status| status.signal()) {
             Some(signal) if signal == Signal::ABORT.as_raw() => TOO_LARGE,
@@ -118,7 +118,7 @@ impl Drop for Process {
     }
 }
 
-/// Ends, and closes the pipes, when one of them fails or no more files come.
+/// Ends and closes the pipes when one of them fails or there are no more files.
 fn exchange(
     mut input: ChildStdin,
     mut output: ChildStdout,

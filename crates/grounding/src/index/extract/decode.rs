@@ -1,5 +1,5 @@
-//! Character encodings: by the byte order mark, else as declared, else UTF-8 if valid, else Windows-1252, the most
-//! common among older files.
+//! Character encodings: by the byte order mark, otherwise as declared, otherwise UTF-8 if valid, otherwise Windows-1252,
+//! the most common one among older files.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) fn decode<'a>(bytes: &'a [u8], declared: Option<&'static Encoding>) -
     Ok(encoding.decode_without_bom_handling(bytes).0)
 }
 
-/// A NUL, or many control characters.
+/// Whether there is a NUL, or many control characters.
 fn is_binary(bytes: &[u8]) -> bool {
     const SAMPLE_BYTES: usize = 64 * 1024;
 

@@ -1,5 +1,5 @@
-//! Documents, fuzzed: whatever a file holds, it becomes text of bounded size or is skipped, and passes to the program
-//! as it was read. (Memory and time are the child process's to limit: `server`.)
+//! Fuzzes documents: any file becomes text of bounded size or is skipped, and reaches the program unchanged. (The child
+//! process limits memory and time: `server`.)
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::message::{read_file, read_outcome, write_outcome};
 use super::{Format, read_caught};
 use crate::index::document::{Block, Document};
 
-/// The shape of what was read. `max_growth`: bytes of text for each byte of the file.
+/// The shape of a read document. `max_growth`: bytes of text for each byte of the file.
 fn assert_document(format: Format, input: &[u8], max_growth: usize) -> (bool, usize, u32) {
     let outcome = read_caught(format, input);
     let mut pipe = Vec::new();
     write_outcome(&mut pipe, &outcome).expect("memory takes everything");
-    assert_eq!(read_outcome(&mut pipe.as_slice()).expect("what we write ourselves"), outcome);
+    assert_eq!(read_outcome(&mut pipe.as_slice()).expect("a message that we wrote"), outcome);
     match outcome {
         Ok(document) => {
             let bytes: usize = document.blocks.iter().map(|block| text(block).len()).sum();
@@ -87,7 +87,7 @@ fn text_in_any_encoding() {
             if let (Ok(decoded), Ok(text)) = (&decoded, std::str::from_utf8(input))
                 && encoding_rs::Encoding::for_bom(input).is_none()
             {
-                assert_eq!(*decoded, text, "UTF-8 is read as it is");
+                assert_eq!(*decoded, text, "UTF-8 is not changed");
             }
             (shape, decoded.is_ok())
         },
@@ -127,7 +127,7 @@ fn pdf() {
     target.max_time(Duration::from_secs(20)).run(|input| assert_document(Format::Pdf, input, 400));
 }
 
-/// As small as can be.
+/// A minimal PDF.
 fn small_pdf(line: &str) -> Vec<u8> {
     let page = format!("BT /F1 12 Tf 72 720 Td ({line}) Tj ET");
     let objects = [
@@ -150,7 +150,7 @@ fn small_pdf(line: &str) -> Vec<u8> {
     pdf.into_bytes()
 }
 
-/// What a child that has gone wrong may say to the program.
+/// Messages that a faulty child may send to the program.
 #[test]
 fn messages() {
     let mut message = Vec::new();

@@ -15,7 +15,7 @@ pub(super) fn read(text: &str) -> Document {
     let mut in_title = false;
     // Depth inside an ignored element.
     let mut ignored = 0_usize;
-    // Not recursive: a page may be nested deeper than the stack.
+    // Not recursive, because a page may be nested deeper than the stack.
     for edge in page.tree.root().traverse() {
         match edge {
             Edge::Open(node) => match node.value() {
@@ -58,7 +58,7 @@ pub(super) fn read(text: &str) -> Document {
     document
 }
 
-/// As the page declares it.
+/// The encoding that the page declares.
 pub(super) fn declared_charset(bytes: &[u8]) -> Option<&'static Encoding> {
     /// A declaration must be in the first kilobyte.
     const SNIFF_BYTES: usize = 1024;

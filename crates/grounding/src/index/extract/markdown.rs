@@ -16,7 +16,7 @@ pub(super) fn read(text: &str) -> Document {
                 inline.push_str(&text);
             }
             Event::SoftBreak | Event::HardBreak | Event::Rule => inline.push(' '),
-            // Inline tags are dropped, their text is an event of its own. A block of HTML is parsed as a page.
+            // Inline tags are dropped; their text is a separate event. A block of HTML is parsed as a page.
             Event::Html(block) => inline.push_str(&block),
             Event::End(TagEnd::HtmlBlock) => {
                 let block = html::read(&std::mem::take(&mut inline));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_and_paragraphs_are_told_apart() {
+    fn headings_are_distinguished_from_paragraphs() {
         let read = read(
             "# Pumps & *valves*\n\nFirst `line`\nsecond.\n\n## Parts ##\n\n- one\n- two\n  more\n\n1. three\n\n\
              | a | b |\n|---|---|\n| c | d |\n\n```sh\nmake\n  it\n```\n\n<div><b>raw</b> text<script>no()</script></div>\n\n\

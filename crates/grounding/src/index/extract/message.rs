@@ -1,12 +1,12 @@
-//! What passes between the program and the child process that reads documents: a file's format and bytes, then its
-//! document as JSON or the reason why there is none. Both are a byte, a length and as many bytes.
+//! The protocol between the program and the child process that reads documents: a file's format and bytes, then its
+//! document as JSON or the reason why there is none. Each message is a type byte, a length and the bytes.
 
 use std::io::{self, Read, Write};
 
 use super::{Format, SkipReason};
 use crate::index::document::Document;
 
-/// More than the text of any document that people read.
+/// Larger than the text of any document that people read.
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 const MAX_REASON_BYTES: usize = 200;
 const TOO_MUCH_TEXT: &str = "there is too much text in it";
@@ -80,7 +80,7 @@ fn read(input: &mut impl Read, max_bytes: usize) -> io::Result<Option<(u8, Vec<u
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Vec::new();
-    // Grows with what comes, not with what was announced.
+    // Grows with the received data, not to the announced length.
     input.take(length as u64).read_to_end(&mut bytes)?;
     match bytes.len() == length {
         true => Ok(Some((kind[0], bytes))),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn an_invalid_message_is_an_error() {
         for input in
             [&b""[..], b"d", b"d\x02\0\0\0{", b"d\x02\0\0\0xx", b"x\0\0\0\0", b"d\xff\xff\xff\xff", b"Segmentation"]
         {

@@ -1,8 +1,8 @@
-//! From a file's bytes to a document, or a reason why there is none.
+//! Turns a file's bytes into a document, or a reason why there is none.
 //!
-//! Third-party code parses the formats, and a small file can make it take gigabytes, hours or the whole stack. So the
-//! program reads documents in child processes with limits (`child`, `server`): a file that exceeds them costs its child
-//! and is skipped. Without such a program (in tests) a thread reads them, which bounds the time and catches panics only.
+//! Third-party code parses the formats, and a small file can make it use gigabytes, hours or the whole stack. So the
+//! program reads documents in child processes with limits (`child`, `server`): a file that exceeds them is skipped, and
+//! its child is replaced. Without such a program (in tests), a thread reads them, with a timeout and caught panics only.
 
 mod child;
 mod decode;
@@ -28,9 +28,9 @@ pub use child::ChildProgram;
 use child::ChildSession;
 pub use server::serve;
 
-/// Only the pages that are used take memory.
+/// Only used pages take memory.
 const STACK_BYTES: usize = 128 * 1024 * 1024;
-/// A thousand pages take a few seconds.
+/// A document of a thousand pages takes a few seconds.
 const EXTRACT_TIMEOUT: Duration = Duration::from_secs(60);
 
 const DAMAGED: &str = "it is damaged, or of a kind that cannot be read";
@@ -45,7 +45,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By the file extension. `None` for files that are no documents.
+    /// By the file extension. `None` for files that are not documents.
     pub(super) fn from_path(path: &Path) -> Option<Self> {
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "md" | "markdown" => Self::Markdown,
@@ -57,16 +57,16 @@ impl Format {
     }
 }
 
-/// For people.
+/// A sentence for people.
 pub(super) type SkipReason = Cow<'static, str>;
 
-/// Who reads documents.
+/// How documents are read.
 #[derive(Debug, Clone, Default)]
 pub enum Extractor {
-    /// A thread, without a limit of memory.
+    /// On a thread, without a limit of memory.
     #[default]
     Thread,
-    /// Processes that call `serve`.
+    /// In processes that call `serve`.
     Child(ChildProgram),
 }
 
@@ -89,7 +89,7 @@ impl Session<'_> {
     pub(super) fn extract(&mut self, format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
         match self {
             Self::Thread => read_on_thread(format, bytes),
-            // Nothing in plain text is expanded or nested.
+            // Plain text cannot expand or nest.
             Self::Child(_) if format == Format::Text => read(format, &bytes),
             Self::Child(child) => child.extract(format, bytes),
         }
@@ -99,7 +99,7 @@ impl Session<'_> {
 fn read_on_thread(format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason> {
     let (done, outcome) = mpsc::sync_channel(1);
     let read = move || {
-        // The receiver is gone after the timeout.
+        // After the timeout the receiver is gone.
         let _ = done.send(read_caught(format, &bytes));
     };
     let thread = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
@@ -111,7 +111,7 @@ fn read_on_thread(format: Format, bytes: Vec<u8>) -> Result<Document, SkipReason
     }
 }
 
-/// A parser that panics means a damaged file.
+/// A panic of a parser means a damaged file.
 fn read_caught(format: Format, bytes: &[u8]) -> Result<Document, SkipReason> {
     catch_panic(|| read(format, bytes)).unwrap_or(Err(DAMAGED.into()))
 }

@@ -1,4 +1,4 @@
-//! PDF: its text page by page, title and date from its information dictionary.
+//! PDF: text page by page, title and date from the information dictionary.
 
 use jiff::civil::Date;
 use pdf_extract::{Dictionary, Document as Pdf, Object, PlainTextOutput, decode_text_string, output_doc};
@@ -12,7 +12,7 @@ const DAMAGED: &str = "the PDF is damaged, or of a kind that cannot be read";
 
 pub(super) fn read(bytes: &[u8]) -> Result<Document, SkipReason> {
     let mut pdf = Pdf::load_mem(bytes).map_err(|_| DAMAGED)?;
-    // Many are encrypted with an empty password to forbid printing.
+    // Many PDFs are encrypted with an empty password, to forbid printing.
     if pdf.is_encrypted() && pdf.decrypt("").is_err() {
         return Err("the PDF is encrypted".into());
     }

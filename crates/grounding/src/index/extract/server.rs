@@ -1,5 +1,5 @@
-//! The child process: reads documents from its standard input, one after the other, under limits that it sets itself
-//! before it has read a byte.
+//! The child process: reads documents from its standard input, one after another, under limits that it sets before it
+//! reads the first byte.
 
 use std::io::{self, Read, Write};
 use std::thread;
@@ -9,13 +9,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::message::{read_file, write_outcome};
 use super::{EXTRACT_TIMEOUT, STACK_BYTES, read_caught};
 
-/// Of address space: the program itself and the stack are about a third of it.
+/// Address space. The program and the stack take about a third of it.
 const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Reads documents until the input ends. A document that exceeds a limit ends the process.
 pub fn serve() -> io::Result<()> {
     limit(Resource::As, MAX_MEMORY_BYTES)?;
-    // The parent has a timeout, and replaces a process that has read for as long; this holds even if the parent is gone.
+    // The parent has a timeout, and replaces a process that has been busy that long. This limit holds without the parent.
     limit(Resource::Cpu, 2 * EXTRACT_TIMEOUT.as_secs())?;
     limit(Resource::Core, 0)?;
     let reader = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
@@ -30,7 +30,7 @@ fn answer(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// For good: the process cannot raise it. Never above what is in force already.
+/// Sets a permanent limit: the process cannot raise it. Never above the present limit.
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
     let value = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
     Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)

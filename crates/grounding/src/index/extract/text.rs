@@ -11,7 +11,7 @@ pub(super) fn read(text: &str) -> Document {
     document
 }
 
-/// With the lines of each joined.
+/// The lines of each paragraph are joined.
 pub(super) fn paragraphs(text: &str) -> Vec<String> {
     let mut paragraphs = vec![String::new()];
     // A form feed ends a page.

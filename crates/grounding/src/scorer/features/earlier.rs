@@ -1,4 +1,4 @@
-//! The user turn before the last one, the completion in between, and how a short turn refers to them.
+//! Features of the previous user turn, the completion in between, and the references of a short turn to them.
 
 use chat::{Message, Role};
 
@@ -7,7 +7,6 @@ use super::turn::{Turn, size};
 use crate::scorer::lexicon::{Concept, Lexicon};
 use crate::scorer::text::Kind;
 
-/// Of earlier turns.
 const MAX_NGRAM_TOKENS: usize = 40;
 
 pub(super) struct Earlier<'a> {
@@ -25,12 +24,12 @@ impl<'a> Earlier<'a> {
         Self { before, user: last(Role::User), assistant: last(Role::Assistant) }
     }
 
-    /// In or out of a conversation: whether there are earlier turns.
+    /// Whether there are earlier turns: `in` or `out` of a conversation.
     pub(super) fn context(&self) -> &'static str {
         if self.user.is_some() || self.assistant.is_some() { "in" } else { "out" }
     }
 
-    /// The size of the longest user or system message. Estimated from bytes: only the order of magnitude matters.
+    /// The size of the longest user or system message. Estimated from bytes, because only the order of magnitude matters.
     pub(super) fn longest(&self) -> &'static str {
         let supplied = self.before.iter().filter(|message| message.role() != Role::Assistant);
         size(supplied.map(|message| message.content().len()).max().unwrap_or(0) / 6)
@@ -75,7 +74,7 @@ pub(super) fn earlier_turns(
     features.end_group(0.6);
 }
 
-/// The number of turns, their length, and whether any looks like material.
+/// The number of turns, their lengths, and whether any looks like material.
 fn layout(turn: &Turn, user: &Turn, earlier: &Earlier<'_>, features: &mut Features) {
     let supplied = || earlier.before.iter().filter(|message| message.role() != Role::Assistant).map(Message::content);
     let turns = earlier.before.iter().filter(|message| message.role() == Role::User).count();
@@ -102,7 +101,7 @@ fn layout(turn: &Turn, user: &Turn, earlier: &Earlier<'_>, features: &mut Featur
     features.add("earlier", &[user.names(), short]);
 }
 
-/// Concepts of the turn before, with those of this one.
+/// Concepts of the previous turn, alone and paired with those of this one.
 fn asked(turn: &Turn, user: &Turn, concepts: &[Concept], lexicon: &Lexicon, features: &mut Features) {
     for concept in user.concepts() {
         let name = lexicon.name(concept);

@@ -1,5 +1,5 @@
-//! The features of one conversation: hashes with values. They come in groups, and the weight of a group does not grow
-//! with the number of its features. Names are made only for explanations.
+//! The features of one conversation: hashes with values. They are in groups, and the weight of a group does not grow with
+//! the number of its features. Names are created only for explanations.
 
 #[derive(Debug)]
 pub(in crate::scorer) struct Features {
@@ -9,13 +9,13 @@ pub(in crate::scorer) struct Features {
     group_start: usize,
 }
 
-/// The hash of a feature in the making: of its namespace, then of one part after the other.
+/// An incremental hash of a feature: of its namespace, then of one part after another.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key(u64);
 
 impl Key {
     /// FNV-1a of a text.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         Self(
             text.bytes()
                 .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)),
@@ -42,7 +42,7 @@ impl Features {
         Self { values: Vec::with_capacity(1024), names: None, group_start: 0 }
     }
 
-    /// Keeps the names too.
+    /// Also keeps the names.
     pub(in crate::scorer) fn named() -> Self {
         Self { names: Some(Vec::new()), ..Self::new() }
     }
@@ -53,7 +53,7 @@ impl Features {
     }
 
     pub(super) fn add(&mut self, space: &str, parts: &[&str]) {
-        let key = parts.iter().fold(Key::of(space), |key, part| key.then(Key::of(part)));
+        let key = parts.iter().fold(Key::from_text(space), |key, part| key.then(Key::from_text(part)));
         self.add_key(key, || format!("{space}:{}", parts.join(" ")));
     }
 

@@ -1,4 +1,4 @@
-//! What a turn looks like, whatever it says: length, questions, numbers, punctuation, lines.
+//! The form of a turn regardless of its words: length, questions, numbers, punctuation, lines.
 
 use super::feature_set::Features;
 use super::turn::Turn;
@@ -17,7 +17,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(turn: &Turn) -> Self {
+    fn from_turn(turn: &Turn) -> Self {
         let mut counts = Self::default();
         for token in &turn.text.tokens {
             let count = match (token.kind, turn.text.str(token)) {
@@ -37,9 +37,9 @@ impl Counts {
     }
 }
 
-/// `content` is the whole turn, `turn` what it asks.
+/// `content` is the whole turn, `turn` its question.
 pub(super) fn looks(turn: &Turn, content: &str, context: &str, features: &mut Features) {
-    let counts = Counts::of(turn);
+    let counts = Counts::from_turn(turn);
     let size = turn.size();
     let mut look = |name: &str| {
         features.add("looks", &[name]);

@@ -1,6 +1,6 @@
-//! From a conversation to features: the wording of the last user turn, its topics, its looks, its material, and the
-//! earlier turns. A feature is a hash of its name; the name itself is made only for explanations. Of a long text only
-//! the ends are read, so that the time for the max_bytes conversation is bounded.
+//! Extracts features from a conversation: the wording of the last user turn, its topics, its form, its material, and the
+//! earlier turns. A feature is a hash of its name; the name is created only for explanations. Of a long text only the ends
+//! are read, so that the time for the largest conversation is bounded.
 
 mod earlier;
 mod feature_set;
@@ -25,10 +25,10 @@ use super::material;
 
 /// Of the last user turn.
 const MAX_TURN_BYTES: usize = 3072;
-/// Of each earlier turn, and of material.
+/// Of each earlier turn and of material.
 const MAX_EARLIER_BYTES: usize = 1536;
 
-/// Adds all features of a conversation; false if it has no user turn.
+/// Adds all features of a conversation. Returns false if it has no user turn.
 pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Features) -> bool {
     let Some(last) = messages.iter().rposition(|message| message.role() == Role::User) else { return false };
     let content = &*both_ends(messages[last].content(), MAX_TURN_BYTES);
@@ -58,7 +58,7 @@ pub(super) fn extract(messages: &[Message], lexicon: &Lexicon, features: &mut Fe
     true
 }
 
-/// Cuts the middle out of a long text: requests stand at the ends.
+/// Removes the middle of a long text, because requests are at the ends.
 fn both_ends(content: &str, max_bytes: usize) -> Cow<'_, str> {
     if content.len() <= max_bytes {
         return Cow::Borrowed(content);
@@ -68,7 +68,7 @@ fn both_ends(content: &str, max_bytes: usize) -> Cow<'_, str> {
     Cow::Owned([head, "\n", &content[tail..]].concat())
 }
 
-/// At most that many bytes.
+/// At most `max_bytes` bytes.
 fn truncate(content: &str, max_bytes: usize) -> &str {
     &content[..content.floor_char_boundary(max_bytes)]
 }

@@ -1,5 +1,5 @@
-//! How many words of the question occur elsewhere: in earlier messages, or in the rest of the turn. Words are compared
-//! by their first bytes, so that endings do not matter; Chinese and Japanese by pairs of characters.
+//! The number of words of the question that occur elsewhere: in earlier messages, or in the rest of the turn. Words are
+//! compared by their first bytes, so that endings do not matter; Chinese and Japanese by pairs of characters.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ const MAX_FURTHER_BYTES: usize = 2048;
 /// Of the features that compare the turn with itself.
 const GIVEN_GROUP_WEIGHT: f32 = 0.5;
 
-/// A Bloom filter with one hash: with a few thousand words, one in thirty others is taken for known.
+/// A Bloom filter with one hash. With a few thousand words, one in thirty other words is a false positive.
 struct WordSet([u64; 1024]);
 
 impl WordSet {
@@ -45,7 +45,7 @@ impl WordSet {
     }
 }
 
-/// Hashes of the words that carry meaning, and whether each is a name.
+/// The hashes of content words, and whether each is a name.
 fn content_words(text: &Text, range: Range<usize>, mut found: impl FnMut(u32, bool)) {
     let tokens = &text.tokens[range];
     let mut before: Option<&str> = None;
@@ -54,7 +54,7 @@ fn content_words(text: &Text, range: Range<usize>, mut found: impl FnMut(u32, bo
         let is_character = token.is_cjk() && word.chars().all(|character| character >= '\u{30a0}');
         if is_character {
             if let Some(before) = before {
-                found(Key::of(before).then(Key::of(word)).finish(), token.kind == Kind::Katakana);
+                found(Key::from_text(before).then(Key::from_text(word)).finish(), token.kind == Kind::Katakana);
             }
             before = Some(word);
             continue;
@@ -68,7 +68,10 @@ fn content_words(text: &Text, range: Range<usize>, mut found: impl FnMut(u32, bo
         if carries {
             let start =
                 word.as_bytes().iter().take(COMPARED_BYTES).fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
-            found(Key::of("").then(Key::number(start)).finish(), matches!(token.kind, Kind::Name | Kind::Acronym));
+            found(
+                Key::from_text("").then(Key::number(start)).finish(),
+                matches!(token.kind, Kind::Name | Kind::Acronym),
+            );
         }
     }
 }

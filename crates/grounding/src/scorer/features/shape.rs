@@ -1,5 +1,5 @@
-//! The shape of a sentence: short words as they are, others by their concept or kind. It generalizes to names and
-//! topics that no labelled row has.
+//! The shape of a sentence: short words unchanged, other words by concept or kind. It generalizes to names and topics that
+//! no labelled row has.
 
 use super::feature_set::{Features, Key};
 use super::turn::Turn;
@@ -26,10 +26,10 @@ pub(super) fn shape(turn: &Turn, lexicon: &Lexicon, features: &mut Features) {
             },
         })
     };
-    let space = Key::of("shape");
+    let space = Key::from_text("shape");
     for range in turn.ends() {
         let shapes: Vec<Option<(&str, Key)>> =
-            range.map(|index| shape_of(index).map(|shape| (shape, Key::of(shape)))).collect();
+            range.map(|index| shape_of(index).map(|shape| (shape, Key::from_text(shape)))).collect();
         for start in 0..shapes.len() {
             let mut key = space;
             for (before, shape) in shapes[start..].iter().take(MAX_NGRAM).enumerate() {

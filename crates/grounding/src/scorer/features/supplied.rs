@@ -1,4 +1,4 @@
-//! The material in the turn itself, and what is asked about it.
+//! The material in the turn, and the question about it.
 
 use super::feature_set::Features;
 use super::turn::{Turn, size};
@@ -7,7 +7,7 @@ use crate::scorer::lexicon::{Concept, Lexicon};
 /// Of the material.
 const MAX_NGRAM_TOKENS: usize = 40;
 
-/// `turn` is what is asked.
+/// `turn` is the question.
 pub(super) fn supplied(
     turn: &Turn,
     material: &Turn,

@@ -1,4 +1,4 @@
-//! Concepts of the lexicon: alone, with what the turn looks like, and in pairs.
+//! Concepts of the lexicon: alone, with the form of the turn, and in pairs.
 
 use super::feature_set::Features;
 use super::turn::Turn;

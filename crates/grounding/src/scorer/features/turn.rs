@@ -1,10 +1,10 @@
-//! One turn: its tokens with their keys, and the concepts that they match.
+//! One turn: its tokens with their keys, and the matched concepts.
 
 use super::feature_set::{Features, Key};
 use crate::scorer::lexicon::{Concept, Lexicon};
 use crate::scorer::text::{Kind, Text, Token};
 
-/// Tokens at either end of a long turn that n-grams are made of.
+/// Tokens at each end of a long turn that are used for n-grams.
 const END_TOKENS: usize = 48;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct ConceptMatch {
 impl Turn {
     pub(super) fn read(content: &str, lexicon: &Lexicon) -> Self {
         let text = Text::read(content);
-        // Words joined by single spaces, as the lexicon needs them, and where each token begins.
+        // Words joined by single spaces, as the lexicon requires, and the start of each token.
         let mut plain = String::with_capacity(text.folded.len() + text.tokens.len());
         let mut starts = Vec::with_capacity(text.tokens.len());
         let mut keys = Vec::with_capacity(text.tokens.len());
@@ -38,7 +38,7 @@ impl Turn {
                 plain.push(' ');
             }
             plain.push_str(if token.kind == Kind::Line { "." } else { text.str(token) });
-            keys.push(Key::of(feature_text(&text, token)));
+            keys.push(Key::from_text(feature_text(&text, token)));
             words += usize::from(token.is_word());
         }
         let mut matches = Vec::new();
@@ -69,7 +69,7 @@ impl Turn {
         concepts
     }
 
-    /// For each token, the first concept that it matches by itself.
+    /// For each token, the first concept that it matches alone.
     pub(super) fn token_concepts(&self) -> Vec<Option<Concept>> {
         let mut concepts = vec![None; self.text.tokens.len()];
         for found in self.matches.iter().filter(|found| found.is_one_token) {
@@ -96,9 +96,9 @@ impl Turn {
         max_length: usize,
         features: &mut Features,
     ) {
-        let (space_key, end) = (Key::of(space), range.end);
+        let (space_key, end) = (Key::from_text(space), range.end);
         for start in range {
-            // A character says less than a word.
+            // A character has less information than a word.
             let max_length = if self.text.tokens[start].is_cjk() { max_length + 1 } else { max_length };
             let mut key = space_key;
             for last in start..end.min(start + max_length) {

@@ -1,4 +1,4 @@
-//! Wording: word n-grams, spelling, and how the turn begins and ends, where requests stand.
+//! Wording: word n-grams, spelling, and the beginning and end of the turn, where requests usually are.
 
 use super::feature_set::{Features, Key};
 use super::turn::Turn;
@@ -7,7 +7,7 @@ const MAX_SENTENCE_TOKENS: usize = 24;
 /// The last ones.
 const MAX_QUESTIONS: usize = 5;
 
-/// N-grams, and single words by whether there are earlier turns.
+/// N-grams, and single words combined with whether there are earlier turns.
 pub(super) fn words(turn: &Turn, context: &str, features: &mut Features) {
     for range in turn.ends() {
         turn.ngrams("w", range, 3, features);
@@ -22,7 +22,7 @@ pub(super) fn words(turn: &Turn, context: &str, features: &mut Features) {
 /// Runs of three to five letters, for unknown words.
 pub(super) fn spelling(turn: &Turn, features: &mut Features) {
     let mut padded = Vec::new();
-    let space = Key::of("c");
+    let space = Key::from_text("c");
     for index in turn.ends().into_iter().flatten() {
         let token = &turn.text.tokens[index];
         let word = turn.token_text(index);
@@ -38,7 +38,7 @@ pub(super) fn spelling(turn: &Turn, features: &mut Features) {
             for (length, letter) in (1..=5).zip(&padded[start..]) {
                 letters = letters << 8 | u64::from(*letter);
                 if length >= 3 {
-                    // Letters would explain nothing.
+                    // Letters would not help in explanations.
                     features.add_key(space.then(Key::number(letters)), || "c:".to_owned());
                 }
             }
@@ -65,7 +65,7 @@ pub(super) fn edges(turn: &Turn, context: &str, features: &mut Features) {
 
 /// Growing runs from one end.
 fn run(space: &str, context: &str, turn: &Turn, tokens: impl Iterator<Item = usize>, features: &mut Features) {
-    let mut key = Key::of(space).then(Key::of(context));
+    let mut key = Key::from_text(space).then(Key::from_text(context));
     let mut so_far = Vec::with_capacity(4);
     for index in tokens {
         key = key.then(turn.key(index));

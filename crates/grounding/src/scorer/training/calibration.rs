@@ -1,4 +1,4 @@
-//! From sums to scores: a logistic regression over the sums of held-out rows (Platt scaling). A score is then the
+//! Maps sums to scores: a logistic regression over the sums of held-out rows (Platt scaling). A score is then the
 //! probability that a request with such a sum needs facts; at the threshold it is one half.
 
 #[derive(Debug, Clone, Copy)]
@@ -7,7 +7,7 @@ pub(super) struct Calibration {
     pub(super) slope: f64,
 }
 
-/// Newton's method converges in far fewer.
+/// Newton's method converges in far fewer steps.
 const STEPS: usize = 50;
 
 impl Calibration {

@@ -5,7 +5,7 @@ use super::shuffle::Shuffle;
 use crate::scorer::model::BUCKET_BITS;
 
 const MAX_ROUNDS: usize = 40;
-/// Training ends early when no coefficient changes more than this.
+/// Training ends early when no coefficient changes by more than this.
 const CONVERGENCE_TOLERANCE: f64 = 1e-3;
 /// The value of the constant feature whose weight is the bias.
 const BIAS_FEATURE: f64 = 0.5;

@@ -1,5 +1,5 @@
-//! Training: a linear model from labelled rows, calibrated on held-out rows and quantized to bytes. Nothing here
-//! depends on time, threads or the machine: the same rows give the same bytes.
+//! Training: a linear model from labelled rows, calibrated on held-out rows and quantized to bytes. Independent of time,
+//! threads and machine: the same rows give the same bytes.
 
 mod calibration;
 mod linear;
@@ -18,7 +18,7 @@ use super::model::{self, Model};
 
 /// The cost of errors, relative to that of large weights (C of a support vector machine).
 const ERROR_COST: f64 = 0.4;
-/// Rows that were written to fill gaps count less: they are harder than what people ask.
+/// Rows that were written to fill gaps count less, because they are harder than people's requests.
 const OWN_ROW_WEIGHT: f64 = 0.25;
 /// Of the cross-validation.
 const FOLDS: u64 = 5;
@@ -36,11 +36,11 @@ struct Example<'a> {
 pub struct TrainingResult {
     /// The model file.
     pub model: Vec<u8>,
-    /// By cross-validation; rows of one conversation stay in one fold.
+    /// By cross-validation. Rows of one conversation stay in one fold.
     pub unseen: Evaluation,
 }
 
-/// Rows without a label are left out.
+/// Rows without a label are skipped.
 pub fn train(rows: &[LabelledRequest], own_rows: &[LabelledRequest]) -> TrainingResult {
     let lexicon = Lexicon::load();
     let given = rows.iter().map(|row| (row, false));
@@ -66,12 +66,12 @@ pub fn train(rows: &[LabelledRequest], own_rows: &[LabelledRequest]) -> Training
     TrainingResult { model: model.encode(), unseen }
 }
 
-/// Passes a panic on.
+/// Propagates a panic.
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The rows of one fold, with their sums by a model of the other folds.
+/// The rows of one fold, with their sums by a model trained on the other folds.
 fn score_held_out<'e, 'a>(examples: &'e [Example<'a>], fold: u64) -> Vec<(&'e Example<'a>, f64)> {
     let (out, taken): (Vec<_>, Vec<_>) = examples.iter().partition(|example| example.group % FOLDS == fold);
     let linear = Linear::train(&taken);
@@ -102,7 +102,7 @@ fn buckets(features: &[(u32, f32)]) -> Vec<(u32, f32)> {
     buckets
 }
 
-/// The same for rows with the same opening, so that they stay in one fold.
+/// A hash of a row's opening, so that rows with the same opening stay in one fold.
 fn group(row: &LabelledRequest) -> u64 {
     let opening = row.messages.first().map_or("", |message| message.content());
     opening

@@ -1,4 +1,4 @@
-//! A small random number generator that gives the same order on every machine and with every version of a crate.
+//! A small random number generator that gives the same order on every machine, independent of crate versions.
 
 pub(super) struct Shuffle(u64);
 

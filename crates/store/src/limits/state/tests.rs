@@ -57,7 +57,7 @@ const PER_MINUTE: LimitKind = LimitKind::RequestsPerMinute;
 const TOKENS: LimitKind = LimitKind::Budget(BudgetUnit::Tokens, BudgetPeriod::Day);
 
 #[test]
-fn a_refusal_says_what_is_left_and_needed_and_takes_nothing() {
+fn a_refusal_states_used_reserved_and_needed_and_reserves_nothing() {
     let mut world = World::new(&[(Scope::Everyone, TOKENS, 1_000), (Scope::Key(key(1)), PER_MINUTE, 5)]);
     let first = world.ask(1, None, 600).unwrap();
     for _ in 0..10 {
@@ -73,7 +73,7 @@ fn a_refusal_says_what_is_left_and_needed_and_takes_nothing() {
 }
 
 #[test]
-fn the_limit_that_is_free_last_says_when_to_try_again() {
+fn the_limit_with_the_longest_wait_sets_retry_after() {
     let person = Scope::Owner(person(1));
     let mut world = World::new(&[(Scope::Key(key(1)), IN_FLIGHT, 1), (person, PER_MINUTE, 1)]);
     let first = world.ask(1, Some(1), 1).unwrap();
@@ -85,7 +85,7 @@ fn the_limit_that_is_free_last_says_when_to_try_again() {
 }
 
 #[test]
-fn one_key_alone_may_use_all_and_leaves_a_place_to_who_asks() {
+fn one_key_alone_may_use_all_and_yields_a_place_to_another() {
     for limit in [1, 2, 4, 10] {
         let mut world = World::new(&[(Scope::Everyone, IN_FLIGHT, limit)]);
         let mut greedy: Vec<_> = (0..limit).map(|_| world.ask(1, None, 1).unwrap()).collect();
@@ -97,17 +97,17 @@ fn one_key_alone_may_use_all_and_leaves_a_place_to_who_asks() {
             world.now = world.now + Duration::from_secs(1);
             let patient = world.ask(2, None, 1).unwrap();
             world.settle(&patient, 1);
-            world.now = world.now + PATIENCE; // it does not keep the place for ever
+            world.now = world.now + PATIENCE; // the place is not kept for it forever
             greedy.push(world.ask(1, None, 1).unwrap_or_else(|refused| panic!("{limit}: {refused:?}")));
         }
     }
 }
 
 #[test]
-fn a_rate_of_everyone_is_shared_by_who_asks() {
+fn a_rate_of_everyone_is_shared_by_active_parties() {
     let mut world = World::new(&[(Scope::Everyone, PER_MINUTE, 60)]);
     let mut started = [0; 2];
-    // The greedy one asks all the time, the patient one once in two seconds.
+    // The greedy key sends a request every 50 ms, the patient one every two seconds.
     for tick in 0..2_400_u64 {
         world.now = START + Duration::from_millis(tick * 50);
         let who = u64::from(tick % 40 == 39);
@@ -132,9 +132,9 @@ fn ten_keys_of_one_person_are_one_party() {
 }
 
 proptest! {
-    /// However requests come, end and measure, no budget is overshot and nothing stays reserved.
+    /// In any order of starts, ends and measurements, no budget is exceeded and nothing stays reserved.
     #[test]
-    fn budgets_are_never_overshot(
+    fn budgets_are_never_exceeded(
         steps in proptest::collection::vec((0..6_u64, 1..200_u64, 0..=100_u64, any::<bool>()), 1..300),
         amount in 0..3_000_u64,
         requests in 0..40_u64,

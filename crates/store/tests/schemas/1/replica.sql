@@ -7,8 +7,8 @@ WITH id (id) AS (
             || substr(digits, 1, 3) || '8' || substr(digits, 4, 15))::uuid FROM md5(random()::text) AS digits
     ), new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-            queue_us, search_us, inference_us, total_us, score, scorer, sources, account)
-        SELECT :commit, id, '000000000001', 200, NULL, 2, 3, 5, 1, NULL, 1, 10, NULL, NULL, NULL, NULL FROM id
+            queue_us, search_us, inference_us, total_us, score, scorer, sources, account, runtime, finish_reason)
+        SELECT :commit, id, '000000000001', 200, NULL, 2, 3, 5, 1, NULL, 1, 10, NULL, NULL, NULL, NULL, NULL, NULL FROM id
         ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens, inference_us
     ), counted AS (
         INSERT INTO spending AS sums (scope, period, start, slot, requests, tokens, unmeasured)

@@ -1,27 +1,29 @@
-//! What the stored sums of a period lack: rows that are not folded yet, and rows of hours that the period cuts. Pure.
+//! The rows of a period that the stored sums do not contain: rows that are not yet folded, and rows of hours that lie only
+//! partly in the period. Pure.
 //!
-//! Rows are deleted after a while, sums are not. So an hour whose rows are not all there any more is counted whole.
+//! Rows are deleted after the retention, sums are not. So an hour whose rows no longer all exist is counted whole.
 
 use crate::report::RollupRow;
 use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Resolution, RollupKey, Rollups, SumKey};
 use crate::scope::Scope;
 use crate::usage::Period;
 
-pub(crate) struct Unsummed {
+pub(crate) struct PendingRows {
     period: Period,
     is_widened: bool,
     unfolded: Rollups,
     of_cut_hours: Rollups,
 }
 
-impl Unsummed {
-    /// `of_cut_hours` is empty still, and gets the rows of each of the period's cut hours.
+impl PendingRows {
+    /// The rows of the period's cut hours are still to be added.
     pub(crate) fn new(period: Period, unfolded: Rollups) -> Self {
         let of_cut_hours = unfolded.same_keys();
         Self { period, is_widened: false, unfolded, of_cut_hours }
     }
 
-    /// Counts an hour whole unless all of its rows are there. `folded` is how many of them the sums hold.
+    /// Counts an hour whole unless all of its rows exist. `folded` is the number of its rows in the sums. Returns whether
+    /// they all exist.
     pub(crate) fn require_rows(&mut self, hour: u64, rows: u64, folded: u64) -> bool {
         let of_hour = |key: &RollupKey| key.scope == Scope::Everyone && key.start == hour;
         let unfolded: u64 =
@@ -34,12 +36,12 @@ impl Unsummed {
         is_complete
     }
 
-    /// Adds a row of a cut hour that lies in the period.
+    /// Adds a row of a cut hour; the row lies in the period.
     pub(crate) fn add(&mut self, row: &LedgerRow) {
         self.of_cut_hours.add(row);
     }
 
-    /// What is counted in the end.
+    /// The period that is counted, including whole hours.
     pub(crate) fn period(&self) -> Period {
         self.period
     }
@@ -48,7 +50,7 @@ impl Unsummed {
         self.is_widened
     }
 
-    /// All that is not folded, whenever it was.
+    /// All unfolded rows, of any time.
     pub(crate) fn unfolded(&self) -> &Rollups {
         &self.unfolded
     }
