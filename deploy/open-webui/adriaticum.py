@@ -5,8 +5,8 @@ version: 1.0.0
 required_open_webui_version: 0.10.0
 """
 
-# A function for Open WebUI, which shows it as a model. docs/clients.md says how to install it. It takes whole answers, so
-# the API needs neither streaming nor a list of models, and it sends no member that the API does not have.
+# A function for Open WebUI, which shows it as a model. docs/clients.md says how to install it. Open WebUI gets whole
+# answers from it: the API needs neither streaming nor a list of models. It sends no member that the API rejects.
 
 import asyncio
 import json
@@ -14,13 +14,14 @@ import logging
 import re
 from urllib.parse import unquote
 
-# Open WebUI's own HTTP client. Its stop button cancels `pipe`: aiohttp then closes the connection, and the service stops
-# generating. A request in a thread would run on.
+# Open WebUI's own HTTP client. The stop button cancels `pipe`: aiohttp then closes the connection, and the service
+# stops generating. A request in a thread would go on.
 import aiohttp
 from pydantic import BaseModel, Field
 
 # Limits of the API.
 MAX_MESSAGES = 20
+MAX_CHARACTERS = 10_000
 MAX_TOTAL_CHARACTERS = 32_000
 MAX_TOKENS = 512
 
@@ -44,7 +45,7 @@ SOURCE_LINK = re.compile(r"""<([^>]*)>; rel="cite-as"(?:; title="([^"]*)")?(?:; 
 log = logging.getLogger(__name__)
 
 
-class NoAnswer(Exception):
+class NoAnswerError(Exception):
     """Open WebUI shows its text in place of an answer, and does not send it with the next message."""
 
 
@@ -75,14 +76,14 @@ class Pipe:
         if task in JSON_TASKS and not valves.background_tasks:
             return result_without_model((__task_body__ or body).get("messages") or [])
         # Without a message there is nothing to show events in: a program uses Open WebUI's API.
-        emit = __event_emitter__ if __message_id__ and not task else no_events
+        emit = __event_emitter__ if __event_emitter__ and __message_id__ and not task else no_events
         messages = text_messages(body.get("messages") or [])
         newest = newest_messages(messages)
         if len(newest) < len(messages):
-            await emit(status(f"Without the {len(messages) - len(newest)} oldest messages: the API takes no more."))
+            await emit(status(f"Sent without the {len(messages) - len(newest)} oldest messages: the API's limits."))
         completion, sources = await send(valves, request_body(body, newest, is_task=bool(task)), emit)
         choice = completion["choices"][0]
-        if choice["finish_reason"] == "length":
+        if choice.get("finish_reason") == "length":
             await emit(status("The answer is cut off: at max_tokens, or at the end of the model's context."))
         answer = choice["message"]["content"]
         if task:
@@ -114,27 +115,27 @@ def text_messages(messages: list) -> list:
     for message in messages:
         content = message.get("content")
         if isinstance(content, list) and any(part.get("type") != "text" for part in content):
-            raise NoAnswer("This model reads text only. Remove the image or file from the chat, or start a new one.")
+            raise NoAnswerError("This model reads text only. Remove the image or file, or start a new chat.")
         if message.get("role") in ("system", "user", "assistant") and text_of(content).strip():
             kept.append({"role": message["role"], "content": text_of(content)})
     return kept
 
 
 def newest_messages(messages: list) -> list:
-    """System messages, and as many of the newest others as fit into the API's limits; the last one in any case. A
-    question and its answers leave together."""
-    kept = list(messages)
-
-    def oldest():
-        return next((at for at, message in enumerate(kept[:-1]) if message["role"] != "system"), None)
-
-    while len(kept) > MAX_MESSAGES or sum(len(message["content"]) for message in kept) > MAX_TOTAL_CHARACTERS:
-        if oldest() is None:
+    """System messages, and the newest others, back to one that the API's limits exclude; the last in any case."""
+    system = [message for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    kept = others[-1:]
+    for message in reversed(others[:-1]):
+        total = sum(len(each["content"]) for each in [*system, *kept, message])
+        is_full = len(system) + len(kept) >= MAX_MESSAGES or total > MAX_TOTAL_CHARACTERS
+        if is_full or len(message["content"]) > MAX_CHARACTERS:
             break
-        del kept[oldest()]
-        while oldest() is not None and kept[oldest()]["role"] == "assistant":
-            del kept[oldest()]
-    return kept
+        kept.insert(0, message)
+    # An answer whose question is left out goes with it.
+    while 1 < len(kept) < len(others) and kept[0]["role"] == "assistant":
+        del kept[0]
+    return system + kept
 
 
 def request_body(body: dict, messages: list, is_task: bool) -> dict:
@@ -164,14 +165,14 @@ async def send(valves: Pipe.Valves, request: dict, emit) -> tuple:
                     return completion_of(text, url), sources_of(response.headers.getall("Link", []))
                 seconds = retry_after(response)
                 if is_last or seconds is None:
-                    raise NoAnswer(sentence_of(response.status, text, url))
+                    raise NoAnswerError(sentence_of(response.status, text, url))
                 await emit(status(f"The service is full. Trying again in {seconds} s."))
                 await asyncio.sleep(seconds)
     except asyncio.TimeoutError:
-        raise NoAnswer(f"There was no answer within {valves.timeout} seconds.") from None
+        raise NoAnswerError(f"There was no answer within {valves.timeout} seconds.") from None
     except (aiohttp.ClientError, ValueError) as error:
         log.warning("no answer from %s: %r", url, error)
-        raise NoAnswer("The service cannot be reached. Open WebUI's log has the reason.") from None
+        raise NoAnswerError("The service cannot be reached. Open WebUI's log has the reason.") from None
 
 
 def retry_after(response) -> int | None:
@@ -188,7 +189,7 @@ def completion_of(text: str, url: str) -> dict:
             return completion
     except (ValueError, LookupError, TypeError):
         pass
-    raise NoAnswer(unknown_service(200, url))
+    raise NoAnswerError(unknown_service(200, url))
 
 
 def sentence_of(status_code: int, text: str, url: str) -> str:
@@ -211,8 +212,8 @@ def sources_of(links: list) -> list:
 
 
 def source_events(sources: list) -> list:
-    """Open WebUI merges sources of the same name, which would shift the numbers behind them. It would show URLs as names
-    if they were in `metadata`, and would have the browser fetch their icons elsewhere."""
+    """Open WebUI merges sources of the same name, which would shift the numbers behind them. If URLs were in
+    `metadata`, it would show them instead of titles, and the browser would fetch icons for them from Google."""
     events, names = [], set()
     for number, (title, url) in enumerate(sources, 1):
         name = f"{title} ({number})" if title in names else title

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// Every error code with its status, from part 7 of the specification.
+/// Every error code with its status, as in docs/errors.md.
 const CODES: [(u16, &str); 8] = [
     (400, "invalid_request"),
     (401, "invalid_api_key"),

@@ -23,7 +23,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// In the order of the specification.
+    /// In the order of docs/errors.md.
     pub const ALL: [Self; 8] = [
         Self::InvalidRequest,
         Self::InvalidApiKey,

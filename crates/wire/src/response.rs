@@ -1,4 +1,4 @@
-//! The body of a 200: exactly the completion object of the specification.
+//! The body of a 200: exactly the completion object of docs/openapi.json.
 
 use chat::{Completion, MODEL, RequestId, TokenUsage};
 
@@ -11,7 +11,7 @@ pub fn completion(completion: &Completion, id: RequestId) -> Vec<u8> {
     completion_object(completion, id.to_text().as_str(), id.unix_seconds(), MODEL, None)
 }
 
-/// `cached_tokens` is an addition of our own engine to the specification.
+/// `cached_tokens` is an addition of our own engine to the API's object.
 pub(crate) fn completion_object(
     completion: &Completion,
     id: &str,

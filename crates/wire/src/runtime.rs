@@ -38,7 +38,7 @@ pub enum ResponseError {
 /// Parses the body of a runtime's 200.
 ///
 /// A message without text is an empty completion: reasoning models that `max_tokens` cuts off send `content: null`.
-/// Every finish reason other than length becomes `stop`: the specification has no third.
+/// Every finish reason other than length becomes `stop`: the API (docs/openapi.json) has no third.
 pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
     let response: ResponseBody<'_> = serde_json::from_slice(body).map_err(|error| match error.classify() {
         Category::Data => ResponseError::NoContent,

@@ -8,7 +8,7 @@ use crate::visitor::Visitor;
 #[test]
 fn entries_are_data_and_read_as_sentences() {
     let service = ADRIATICUM.service().start();
-    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
+    let ada = Visitor::new(&service).join(&service, "Ada", "admin");
     let key = service.key_with("first", &[]);
     let id = &key[6..18];
     service.run_ok(&["limits", "set", "tokens-per-day", "4,000", "--everyone"]);

@@ -1,4 +1,4 @@
-//! Part 5 of the specification, authentication: one header for the key, and the same error for every invalid key.
+//! Authentication, as in docs/errors.md: one header for the key, and the same error for every invalid key.
 
 use testbed::{Behaviour, FakeRuntime, Request, Response, Service, chat_body, wait_for};
 

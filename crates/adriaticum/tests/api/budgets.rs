@@ -171,7 +171,7 @@ fn requests_in_flight_count_against_a_budget() {
 fn the_limit_of_one_person_replaces_that_of_each_person() {
     let fixture = Fixture::new(Behaviour::Echo);
     let keys = ["ada", "bob"].map(|name| {
-        Visitor::at(&fixture.service).join(&fixture.service, name, "developer");
+        Visitor::new(&fixture.service).join(&fixture.service, name, "developer");
         let key = fixture.service.key();
         fixture.service.run_ok(&["keys", "set", public_id(&key), "--owner", &format!("{name}@example.com")]);
         key
@@ -389,7 +389,7 @@ fn bad_limits_are_refused_with_a_sentence() {
     for (arguments, says) in [
         (&["--key", "aaaaaaaaaaaa", "tokens-per-day", "5"][..], "there is no such key"),
         (&["--person", "nobody@example.org", "tokens-per-day", "5"], "there is no account nobody@example.org"),
-        (&["--everyone", "tokens-per-week", "5"], "there are tokens-per-day, tokens-per-month"),
+        (&["--everyone", "tokens-per-week", "5"], "the limits are tokens-per-day, tokens-per-month"),
         (&["--everyone", "tokens-per-day", "-1"], "-1"),
         (&["--everyone", "tokens-per-day", "2.5"], "a whole number"),
         (&["--everyone", "tokens-per-day", "99999999999999999999"], "99999999999999999999"),

@@ -395,7 +395,7 @@ fn check_reports_what_would_fail_and_how_to_fix_it() {
         0,
         &[&good[..], &[("ok", "storage", "API keys: 1"), ("ok", "runtime", "measures tokens")]].concat(),
     );
-    checks(&installation.run(&["check", "--deep"]), 0, &[("ok", "storage", "sound")]);
+    checks(&installation.run(&["check", "--deep"]), 0, &[("ok", "storage", "intact")]);
     runtime.set_behaviour(Behaviour::completion("x", "stop", None));
     checks(&installation.run(&["check"]), 0, &[("note", "runtime", "null")]);
     runtime.set_behaviour(Behaviour::Respond(500, "{}".into()));

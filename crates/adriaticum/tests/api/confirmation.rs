@@ -20,8 +20,8 @@ fn account_id(service: &Service, email: &str) -> String {
 
 /// Ada, an administrator, with a session that began with a recovery code: no recent password or passkey.
 fn unconfirmed(service: &Service) -> (Visitor, String) {
-    let codes = add_app(&Visitor::at(service).join(service, "Ada", "admin"));
-    let (visitor, token) = Visitor::at(service).with_form("/sign-in");
+    let codes = add_app(&Visitor::new(service).join(service, "Ada", "admin"));
+    let (visitor, token) = Visitor::new(service).with_form("/sign-in");
     let step = visitor.sign_in(&token, "ada%40example.com", PASSWORD);
     let step = visitor.with_cookie(&step, "adriaticum_second_factor");
     let begun = step.send("POST", "/sign-in/second-factor", &format!("token={token}&code={}", codes[0]));
@@ -32,7 +32,7 @@ fn unconfirmed(service: &Service) -> (Visitor, String) {
 fn administrators_authenticate_again_for_sensitive_changes() {
     let service = ADRIATICUM.service().start();
     let (ada, token) = unconfirmed(&service);
-    let (grace, graces_token) = Visitor::at(&service).join(&service, "Grace", "developer").with_form("/keys");
+    let (grace, graces_token) = Visitor::new(&service).join(&service, "Grace", "developer").with_form("/keys");
     let created = text(&grace.send("POST", "/keys", &format!("token={graces_token}&name=bot&completions=yes")));
     let key = between(&created, "adria_", "_").to_owned();
     let id = account_id(&service, "grace@example.com");
@@ -76,8 +76,8 @@ fn administrators_authenticate_again_for_sensitive_changes() {
 #[test]
 fn administrators_change_their_own_account_on_its_page_only() {
     let service = ADRIATICUM.service().start();
-    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/account");
-    drop(Visitor::at(&service).join(&service, "Boss", "admin"));
+    let (ada, token) = Visitor::new(&service).join(&service, "Ada", "admin").with_form("/account");
+    drop(Visitor::new(&service).join(&service, "Boss", "admin"));
     let id = account_id(&service, "ada@example.com");
     for (step, fields) in [("reset", ""), ("remove-second-factors", ""), ("role", "role=developer")] {
         let refused = ada.send("POST", &format!("/team/{id}/{step}"), &format!("token={token}&{fields}"));

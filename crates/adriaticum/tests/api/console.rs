@@ -176,15 +176,15 @@ fn hsts_is_sent_if_the_console_has_tls() {
 #[test]
 fn a_disabled_or_demoted_administrator_has_no_link_left() {
     let service = ADRIATICUM.service().start();
-    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
+    drop(Visitor::new(&service).join(&service, "Ada", "admin"));
     for (name, command) in [("Mallory", &["accounts", "disable"][..]), ("Trudy", &["accounts", "role"][..])] {
-        let (visitor, token) = Visitor::at(&service).join(&service, name, "admin").with_form("/team");
+        let (visitor, token) = Visitor::new(&service).join(&service, name, "admin").with_form("/team");
         let form = format!("token={token}&note=my+second+self&role=admin&lifetime=30");
         let page = String::from_utf8(visitor.send("POST", "/team/invitations", &form).body).unwrap();
         let path = page.split_once("/welcome/").expect("a link").1.split(['<', '"', '&']).next().unwrap();
         let path = format!("/welcome/{path}");
         assert!(page.contains("invitation as admin") && page.contains("my second self"), "{page}");
-        assert_eq!(Visitor::at(&service).send("GET", &path, "").status, 200);
+        assert_eq!(Visitor::new(&service).send("GET", &path, "").status, 200);
 
         let email = format!("{}@example.com", name.to_lowercase());
         let mut arguments = command.to_vec();
@@ -193,12 +193,12 @@ fn a_disabled_or_demoted_administrator_has_no_link_left() {
             arguments.push("developer");
         }
         service.run_ok(&arguments);
-        let dead = Visitor::at(&service).send("GET", &path, "");
+        let dead = Visitor::new(&service).send("GET", &path, "");
         assert_eq!(dead.status, 404, "{name} could be an administrator again");
         let links = service.run_ok(&["accounts", "links", "--json"]);
         assert!(!links.contains("my second self"), "{links}");
     }
-    let (ada, token) = Visitor::at(&service).with_form("/sign-in");
+    let (ada, token) = Visitor::new(&service).with_form("/sign-in");
     let entered = ada.sign_in(&token, "ada%40example.com", crate::visitor::PASSWORD);
     assert_eq!(entered.status, 303);
 }

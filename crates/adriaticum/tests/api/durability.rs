@@ -55,7 +55,7 @@ fn sigkill_under_load_loses_nothing_that_was_acknowledged() {
     let rows = service.rows();
     assert_each_is_recorded_once(&service, &acknowledged);
     assert_eq!(service.usage()["requests"], rows.len(), "the sums cover the same rows");
-    assert_eq!(service.run(&["check", "--deep"]).stdout.matches("sound").count(), 1);
+    assert_eq!(service.run(&["check", "--deep"]).stdout.matches("intact").count(), 1);
 }
 
 /// Every id has one row with its status. There may be more rows, of requests that were cut off.

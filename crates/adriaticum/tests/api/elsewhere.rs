@@ -1,4 +1,4 @@
-//! Part 1 of the specification: the API is served only on its host. Other hosts and addresses return `not_found`.
+//! The API is served only on its host. Other hosts and addresses return `not_found`.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Part 4 of the specification, the one endpoint: its parameters, their defaults, and strict parsing of bodies. A refused
+//! The one endpoint, as in docs/openapi.json: its parameters, their defaults, and strict parsing of bodies. A refused
 //! request never reaches a runtime, and its error names the fault.
 
 use serde_json::{Value, json};
@@ -140,9 +140,9 @@ fn parameters_of_openai_clients_get_a_specific_hint() {
         (with(r#","response_format":{"type":"json_object"}"#), &["plain text"]),
         (with(r#","top_p":1"#), &["only sampling parameter"]),
         (with(r#","seed":1"#), &["only sampling parameter"]),
-        (with(r#","stop":[]"#), &["ends by itself"]),
+        (with(r#","stop":[]"#), &["ends when the model ends it"]),
         (with(r#","logprobs":false"#), &["probabilities"]),
-        (with(r#","user":"x""#), &["nothing is stored"]),
+        (with(r#","user":"x""#), &["no metadata is stored"]),
         (messages(r#"[{"role":"user","content":[{"type":"text","text":"a"}]}]"#), &["got an array", "one string"]),
         (messages(r#"[{"role":"user","content":"a","name":"b"}]"#), &["`messages[0].name`", "`role`"]),
         (messages(r#"[{"role":"assistant","content":"a","refusal":null}]"#), &["`messages[0].refusal`", "`content`"]),

@@ -1,4 +1,4 @@
-//! Part 7 of the specification, errors: the envelope, the order in which they win, and what is never disclosed.
+//! Errors, as in docs/errors.md: the envelope, the order in which they win, and what is never disclosed.
 
 use std::thread;
 

@@ -10,7 +10,7 @@ const PER_KEY: usize = 12;
 
 /// Keys of one person.
 fn keys_of_one_person(service: &Service) -> Vec<String> {
-    let (ada, token) = Visitor::at(service).join(service, "Ada", "developer").with_form("/keys");
+    let (ada, token) = Visitor::new(service).join(service, "Ada", "developer").with_form("/keys");
     let create = |number| {
         let page = ada.send("POST", "/keys", &format!("token={token}&name=K{number}&completions=yes")).body;
         let page = String::from_utf8(page).unwrap();

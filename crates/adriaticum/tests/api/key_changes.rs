@@ -47,7 +47,7 @@ fn a_rotated_key_has_a_new_secret_and_the_old_one_works_until_the_overlap_ends()
 #[test]
 fn the_overlap_of_a_rotation_can_be_ended_early() {
     let (service, _runtime) = service();
-    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let old = service.key();
     let id = old[6..18].to_owned();
     let refused = service.run(&["keys", "end-overlap", &id]);
@@ -72,7 +72,7 @@ fn the_overlap_of_a_rotation_can_be_ended_early() {
 #[test]
 fn only_an_administrator_lifts_what_an_administrator_has_restricted() {
     let (service, _runtime) = service();
-    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let key = service.key();
     let id = &key[6..18];
     service.run_ok(&["keys", "set", id, "--owner", "bob@example.com"]);
@@ -112,7 +112,7 @@ fn only_an_administrator_lifts_what_an_administrator_has_restricted() {
 #[test]
 fn the_number_of_active_keys_of_a_person_is_limited() {
     let service = ADRIATICUM.service().set("console.keys_per_person", "2").start();
-    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let create = || bob.send("POST", "/keys", &format!("token={token}&name=more&completions=yes&lifetime=never"));
     // Concurrently, because the check is part of the creation.
     let statuses: Vec<u16> = std::thread::scope(|scope| {

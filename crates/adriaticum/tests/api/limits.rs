@@ -1,5 +1,5 @@
-//! Part 8 of the specification, limits: each at the limit and one beyond. A character is a Unicode scalar value, a KB is
-//! 1,024 bytes.
+//! Limits of sizes, as in docs/openapi.json: each at the limit and one beyond. A character is a Unicode scalar value, a KB
+//! is 1,024 bytes.
 
 use serde_json::json;
 use testbed::{Behaviour, FakeRuntime, Request, Service, chat_body};

@@ -1,8 +1,8 @@
 //! Black-box tests of the service: the real binary, over real sockets, with fake runtimes behind it.
 //!
-//! The modules follow the parts of the API's specification; then come runtimes, search, operations and the commands.
-//! Cases are data, and each kind of case has one helper. Every test has its own service, data folder and port, so that
-//! all can run concurrently.
+//! The first modules follow the parts of the API (docs/openapi.json, docs/errors.md); then come runtimes, search,
+//! operations and the commands. Cases are data, and each kind of case has one helper. Every test has its own service,
+//! data folder and port, so that all can run concurrently.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod audit;

@@ -12,7 +12,7 @@ const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// The account page of a person who joined from that address; it lists sessions with their addresses.
 fn account_page(service: &Service, peer: IpAddr, forwarded_for: &str) -> String {
-    Visitor::at(service).from(peer).forwarded_for(forwarded_for).join(service, "Ada", "developer").page("/account")
+    Visitor::new(service).from(peer).forwarded_for(forwarded_for).join(service, "Ada", "developer").page("/account")
 }
 
 #[test]

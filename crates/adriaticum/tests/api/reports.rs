@@ -45,8 +45,8 @@ fn a_key_has_a_project_that_can_be_changed_and_is_listed() {
 
 /// Ada's key of the project search, Bob's key without a project, and a key without an owner; each is used.
 fn team(service: &Service, runtime: &FakeRuntime) -> (Visitor, Visitor, [String; 3]) {
-    let ada = Visitor::at(service).join(service, "Ada", "admin");
-    let bob = Visitor::at(service).join(service, "Bob", "developer");
+    let ada = Visitor::new(service).join(service, "Ada", "admin");
+    let bob = Visitor::new(service).join(service, "Bob", "developer");
     let keys = ["search", "=1+1", "cli"].map(|name| service.key_with(name, &[]));
     service.run_ok(&["keys", "set", id(&keys[0]), "--owner", "ada@example.com", "--project", "search"]);
     service.run_ok(&["keys", "set", id(&keys[1]), "--owner", "bob@example.com"]);

@@ -1,4 +1,4 @@
-//! Part 2 of the specification, resources and their fields: the completion object, its usage, and the messages.
+//! Resources and their fields, as in docs/openapi.json: the completion object, its usage, and the messages.
 //!
 //! The harness checks the exact members of completion and error in every test.
 

@@ -23,7 +23,7 @@ fn address(number: usize) -> String {
 #[test]
 fn many_anonymous_sign_ins_take_little_memory() {
     let service = start();
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let before = service.resident_bytes();
     let grown = || service.resident_bytes().saturating_sub(before) / MIB;
 
@@ -60,8 +60,8 @@ fn many_anonymous_sign_ins_take_little_memory() {
 #[test]
 fn a_person_signs_in_while_others_guess() {
     let service = start();
-    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    drop(Visitor::new(&service).join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let guesses: Vec<usize> = (0..50).collect();
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -91,8 +91,8 @@ fn count(text: &str, part: &str) -> usize {
 #[test]
 fn failed_sign_ins_are_counted_logged_and_audited_in_few_lines() {
     let service = start();
-    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    let ada = Visitor::new(&service).join(&service, "Ada", "admin");
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     // A person typed a password into the e-mail field.
     let typed = ["ada%40example.com", "nobody%40example.com", "hunter2-is-secret", "hunter2%40is-secret"];
     let tries: Vec<usize> = (0..40).collect();
@@ -127,7 +127,7 @@ fn failed_sign_ins_are_counted_logged_and_audited_in_few_lines() {
 #[test]
 fn the_current_password_cannot_be_guessed_any_faster_than_at_sign_in() {
     let service = start();
-    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/account");
+    let (ada, token) = Visitor::new(&service).join(&service, "Ada", "admin").with_form("/account");
     let new = "password=another+good+one&again=another+good+one";
     let change = |current: &str| {
         let form = format!("token={token}&current={}&{new}", current.replace(' ', "+"));
@@ -148,8 +148,8 @@ fn the_current_password_cannot_be_guessed_any_faster_than_at_sign_in() {
 #[test]
 fn sign_in_leads_back_to_this_site_only() {
     let service = start();
-    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    drop(Visitor::new(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let password = PASSWORD.replace(' ', "+");
     for (next, to) in [
         ("%2Fusage%3Frange%3D7d", "/usage?range=7d"),

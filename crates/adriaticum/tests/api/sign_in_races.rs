@@ -56,8 +56,8 @@ fn at_second_step(visitor: &Visitor, token: &str) -> Visitor {
 #[test]
 fn a_burst_of_codes_is_counted_before_it_is_checked() {
     let service = start();
-    add_app(&Visitor::at(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    add_app(&Visitor::new(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let thieves: Vec<Visitor> =
         (0..22).map(|number| at_second_step(&visitor.forwarded_for(&address(number)), &token)).collect();
     let codes: Vec<usize> = (0..110).collect();
@@ -73,8 +73,8 @@ fn a_burst_of_codes_is_counted_before_it_is_checked() {
 #[test]
 fn one_right_password_begins_one_session() {
     let service = start();
-    let codes = add_app(&Visitor::at(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    let codes = add_app(&Visitor::new(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     for pair in codes.chunks(2) {
         let person = at_second_step(&visitor, &token);
         let answers = all_at_once(pair, |code| {
@@ -117,9 +117,9 @@ fn reset(service: &Service, visitor: &Visitor, password: &str) -> impl FnOnce() 
 #[test]
 fn a_reset_is_not_undone_with_the_earlier_password() {
     let service = start();
-    let (thief, thiefs_token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/account");
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
-    let reset = reset(&service, &Visitor::at(&service).forwarded_for(&address(1)), "the+owners+new+words");
+    let (thief, thiefs_token) = Visitor::new(&service).join(&service, "Ada", "admin").with_form("/account");
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
+    let reset = reset(&service, &Visitor::new(&service).forwarded_for(&address(1)), "the+owners+new+words");
     with_busy_hashing(&visitor, &token, || {
         thread::scope(|scope| {
             let old = OLD_PASSWORD.replace(' ', "+");
@@ -135,12 +135,12 @@ fn a_reset_is_not_undone_with_the_earlier_password() {
 #[test]
 fn no_session_of_the_old_password_outlives_a_reset() {
     let service = start();
-    drop(Visitor::at(&service).join(&service, "Ada", "admin"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    drop(Visitor::new(&service).join(&service, "Ada", "admin"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let mut password = OLD_PASSWORD.to_owned();
     for race in 0..races() {
         let next = format!("words+of+race+{race}");
-        let reset = reset(&service, &Visitor::at(&service), &next);
+        let reset = reset(&service, &Visitor::new(&service), &next);
         let thief = thread::scope(|scope| {
             let thief = scope.spawn(|| visitor.sign_in(&token, "ada%40example.com", &password));
             assert_eq!(reset().status, 303);
@@ -161,8 +161,8 @@ fn no_session_of_the_old_password_outlives_a_reset() {
 #[test]
 fn own_successes_do_not_clear_delays_that_other_accounts_caused() {
     let service = start();
-    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    drop(Visitor::new(&service).join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let sign_in = |email: &str, password: &str| {
         let began = Instant::now();
         (visitor.sign_in(&token, email, password).status, began.elapsed())

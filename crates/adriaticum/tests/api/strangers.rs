@@ -46,12 +46,12 @@ fn promptly<T>(what: &str, run: impl FnOnce() -> T) -> T {
 #[test]
 fn four_addresses_with_half_sent_forms_do_not_close_the_console() {
     let service = ADRIATICUM.service().start();
-    drop(Visitor::at(&service).join(&service, "Ada", "developer"));
+    drop(Visitor::new(&service).join(&service, "Ada", "developer"));
     for addresses in [[2, 3, 4, 5].map(|last| IpAddr::from([127, 0, 0, last])), [1, 2, 3, 4].map(network)] {
         let _held = hold_forms(&service, addresses.into_iter().flat_map(|address| vec![address; MAX_CONNECTIONS]));
         for visitor in [IpAddr::from([127, 0, 0, 9]), network(900)] {
             promptly("signing in", || {
-                let (visitor, token) = Visitor::at(&service).from(visitor).with_form("/sign-in");
+                let (visitor, token) = Visitor::new(&service).from(visitor).with_form("/sign-in");
                 assert_eq!(visitor.sign_in(&token, "ada%40example.com", PASSWORD).status, 303);
             });
         }
@@ -61,7 +61,7 @@ fn four_addresses_with_half_sent_forms_do_not_close_the_console() {
 #[test]
 fn signed_in_people_have_a_reserve_for_any_number_of_networks_that_hold_forms() {
     let service = ADRIATICUM.service().start();
-    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "developer").with_form("/keys");
+    let (ada, token) = Visitor::new(&service).join(&service, "Ada", "developer").with_form("/keys");
     let _held = hold_forms(&service, (0..MAX_CONNECTIONS + 20).map(network));
     promptly("a page and a form", || {
         assert_eq!(ada.send("GET", "/keys", "").status, 200);
@@ -106,9 +106,9 @@ fn behind_a_proxy() -> Service {
 #[test]
 fn guesses_at_an_account_do_not_delay_a_network_where_its_owner_has_signed_in() {
     let service = behind_a_proxy();
-    let home = Visitor::at(&service).forwarded_for("2001:db8:9:9::1");
+    let home = Visitor::new(&service).forwarded_for("2001:db8:9:9::1");
     drop(home.clone().join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let guesses: Vec<usize> = (0..30).collect();
     all_at_once(&guesses, |number| {
         let stranger = visitor.forwarded_for(&format!("203.0.{number}.1"));
@@ -129,8 +129,8 @@ fn guesses_at_an_account_do_not_delay_a_network_where_its_owner_has_signed_in() 
 #[test]
 fn guesses_from_one_large_network_leave_attempts_for_others() {
     let service = behind_a_proxy();
-    drop(Visitor::at(&service).forwarded_for("192.0.2.1").join(&service, "Ada", "developer"));
-    let (visitor, token) = Visitor::at(&service).with_form("/sign-in");
+    drop(Visitor::new(&service).forwarded_for("192.0.2.1").join(&service, "Ada", "developer"));
+    let (visitor, token) = Visitor::new(&service).with_form("/sign-in");
     let guess = |number: &usize| {
         let stranger = visitor.forwarded_for(&format!("2001:db8:1:{number:x}::1"));
         stranger.request("POST", "/sign-in", &format!("token={token}&email=nobody%40example.com&password=wrong"))

@@ -15,8 +15,8 @@ fn id_of(service: &Service, name: &str) -> String {
 fn an_account_is_disabled_and_its_keys_revoked_in_one_step() {
     let runtime = FakeRuntime::start(Behaviour::Echo);
     let service = ADRIATICUM.service_with(&[&runtime]).start();
-    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/team");
-    Visitor::at(&service).join(&service, "Bob", "developer");
+    let (ada, token) = Visitor::new(&service).join(&service, "Ada", "admin").with_form("/team");
+    Visitor::new(&service).join(&service, "Bob", "developer");
     let path = format!("/team/{}", id_of(&service, "Bob"));
     assert!(!ada.page(&path).contains("Also revoke"), "there are none");
     let key = service.key();
@@ -41,8 +41,8 @@ fn an_account_is_disabled_and_its_keys_revoked_in_one_step() {
 #[test]
 fn sessions_of_a_person_are_listed_and_ended_by_administrators() {
     let service = ADRIATICUM.service().start();
-    let (ada, token) = Visitor::at(&service).join(&service, "Ada", "admin").with_form("/team");
-    let (first, own) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (ada, token) = Visitor::new(&service).join(&service, "Ada", "admin").with_form("/team");
+    let (first, own) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let path = format!("/team/{}", id_of(&service, "Bob"));
     let ends = |page: &str| -> Vec<String> {
         let actions = page.split("action=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned());
@@ -52,7 +52,7 @@ fn sessions_of_a_person_are_listed_and_ended_by_administrators() {
     assert_eq!(ends(&page).len(), 1, "{page}");
     let listed = page.split_once("id=\"sessions\"").unwrap().1;
     assert!(listed.contains("127.0.0.1") && listed.contains("password"), "{page}");
-    let second = Visitor::at(&service).enter("Bob");
+    let second = Visitor::new(&service).enter("Bob");
     let sessions = ends(&ada.page(&path));
     assert_eq!(sessions.len(), 2);
     assert_eq!(first.send("POST", &sessions[0], &format!("token={own}")).status, 403, "not by Bob");
@@ -69,9 +69,9 @@ fn sessions_of_a_person_are_listed_and_ended_by_administrators() {
 #[test]
 fn people_without_a_second_factor_are_listed() {
     let service = ADRIATICUM.service().start();
-    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
-    Visitor::at(&service).join(&service, "Bob", "developer");
-    Visitor::at(&service).join(&service, "Grace", "developer");
+    let ada = Visitor::new(&service).join(&service, "Ada", "admin");
+    Visitor::new(&service).join(&service, "Bob", "developer");
+    Visitor::new(&service).join(&service, "Grace", "developer");
     service.run_ok(&["accounts", "disable", "grace@example.com"]);
     let page = ada.page("/team");
     let list = page.split_once("id=\"without-second-factor\"").unwrap_or_else(|| panic!("no list: {page}")).1;

@@ -42,8 +42,8 @@ fn create_key(visitor: &Visitor, token: &str) -> String {
 #[test]
 fn a_person_who_was_just_disabled_changes_nothing() {
     let (service, _runtime) = service();
-    Visitor::at(&service).join(&service, "Ada", "admin");
-    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    Visitor::new(&service).join(&service, "Ada", "admin");
+    let (bob, token) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let id = create_key(&bob, &token);
     let before = json(&service, &["keys", "list", "--json"]);
     let mut session = (bob, token);
@@ -61,7 +61,7 @@ fn a_person_who_was_just_disabled_changes_nothing() {
         assert_signed_out(&send_late(bob, &target, &format!("token={token}&{form}"), disable), &target);
         assert_eq!(json(&service, &["keys", "list", "--json"]), before, "{target}");
         service.run_ok(&["accounts", "enable", "bob@example.com"]);
-        session = Visitor::at(&service).enter("Bob").with_form("/keys");
+        session = Visitor::new(&service).enter("Bob").with_form("/keys");
     }
     assert_eq!(json(&service, &["accounts", "list", "--json"])[1]["name"], "Bob");
 }
@@ -69,8 +69,8 @@ fn a_person_who_was_just_disabled_changes_nothing() {
 #[test]
 fn an_administrator_who_was_just_demoted_changes_nothing() {
     let (service, _runtime) = service();
-    Visitor::at(&service).join(&service, "Ada", "admin");
-    let mut mallory = Visitor::at(&service).join(&service, "Mallory", "admin").with_form("/team");
+    Visitor::new(&service).join(&service, "Ada", "admin");
+    let mut mallory = Visitor::new(&service).join(&service, "Mallory", "admin").with_form("/team");
     let id = json(&service, &["accounts", "list", "--json"])[0]["id"].as_str().unwrap().to_owned();
     for (target, form) in [
         ("/limits".to_owned(), "scope=everyone&kind=requests-per-day&amount=1"),
@@ -84,7 +84,7 @@ fn an_administrator_who_was_just_demoted_changes_nothing() {
         let demote = || drop(service.run_ok(&["accounts", "role", "mallory@example.com", "developer"]));
         assert_signed_out(&send_late(visitor, &target, &format!("token={token}&{form}"), demote), &target);
         service.run_ok(&["accounts", "role", "mallory@example.com", "admin"]);
-        mallory = Visitor::at(&service).enter("Mallory").with_form("/team");
+        mallory = Visitor::new(&service).enter("Mallory").with_form("/team");
     }
     assert_eq!(json(&service, &["limits", "list", "--json"]), Vec::<Value>::new());
     assert_eq!(json(&service, &["accounts", "links", "--json"]), Vec::<Value>::new());
@@ -94,7 +94,7 @@ fn an_administrator_who_was_just_demoted_changes_nothing() {
 #[test]
 fn a_session_that_has_ended_gets_no_completion_in_the_playground() {
     let (service, runtime) = service();
-    let (bob, token) = Visitor::at(&service).join(&service, "Bob", "developer").with_form("/keys");
+    let (bob, token) = Visitor::new(&service).join(&service, "Bob", "developer").with_form("/keys");
     let body = testbed::chat_body("hello");
     let request = bob.request("POST", "/playground", &body).header("Content-Type", "application/json");
     let request = request.header("X-Form-Token", &token).header("Expect", "100-continue");
@@ -109,7 +109,7 @@ fn a_session_that_has_ended_gets_no_completion_in_the_playground() {
 #[test]
 fn an_export_ends_with_the_session() {
     let service = ADRIATICUM.service().on_sqlite().start();
-    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
+    let ada = Visitor::new(&service).join(&service, "Ada", "admin");
     let database = rusqlite::Connection::open(service.data().join("adriaticum.db")).unwrap();
     let fill = "CREATE TEMP TABLE line AS SELECT * FROM audit LIMIT 1;
         UPDATE line SET number = NULL;
@@ -130,9 +130,9 @@ fn an_export_ends_with_the_session() {
 fn nothing_follows_the_loss_of_a_right() {
     let races = std::env::var("VIEWER_RACES").map_or(10, |races| races.parse().unwrap());
     let (service, _runtime) = service();
-    let ada = Visitor::at(&service).join(&service, "Ada", "admin");
+    let ada = Visitor::new(&service).join(&service, "Ada", "admin");
     let email = "mallory@example.com";
-    Visitor::at(&service).join(&service, "Mallory", "admin");
+    Visitor::new(&service).join(&service, "Mallory", "admin");
     let create = "name=more&completions=yes&lifetime=never";
     let cases = [
         ("/keys", create, &["disable", email][..], &["enable", email][..], "disabled-account"),
@@ -147,7 +147,7 @@ fn nothing_follows_the_loss_of_a_right() {
     ];
     for race in 0..races {
         let (target, form, lose, regain, action) = &cases[race % cases.len()];
-        let (mallory, token) = Visitor::at(&service).enter("Mallory").with_form("/account");
+        let (mallory, token) = Visitor::new(&service).enter("Mallory").with_form("/account");
         let form = format!("token={token}&{form}");
         let has_begun = AtomicBool::new(false);
         thread::scope(|scope| {

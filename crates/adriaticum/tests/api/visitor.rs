@@ -18,7 +18,7 @@ pub(crate) struct Visitor {
 
 impl Visitor {
     /// A visitor of a console with a separate listener.
-    pub(crate) fn at(service: &Service) -> Self {
+    pub(crate) fn new(service: &Service) -> Self {
         let origin = service.banner_value("Console").unwrap();
         let console = format!("127.0.0.1:{}", origin.rsplit_once(':').unwrap().1).parse().unwrap();
         Self::at(console, &origin)

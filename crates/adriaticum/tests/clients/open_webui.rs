@@ -90,7 +90,9 @@ fn it_sends_what_the_api_takes_and_explains_failures() {
 #[test]
 fn it_shows_sources() {
     let results = [("Split – city", "https://a.example/split"), ("Dalmatia; a, b", "https://b.example/dalmatia")];
-    let found = results.map(|(title, url)| json!({ "title": title, "url": url, "content": "160,577 inhabitants." }));
+    let texts = ["The city has 160,577 inhabitants.", "A region with a long coast and many islands."];
+    let result = |((title, url), text)| json!({ "title": title, "url": url, "content": text });
+    let found: Vec<_> = results.into_iter().zip(texts).map(result).collect();
     let (runtime, search) = (FakeRuntime::start(Behaviour::Echo), FakeSearch::finding(&found));
     let service = ADRIATICUM.service_with(&[&runtime]).set("search.url", &search.url()).start();
     let url = format!("http://{}/v1", service.address());

@@ -2,8 +2,9 @@
 //! an `Embedder`, by meaning.
 //!
 //! One `Indexer` at a time changes it. Any number of `Index` read it meanwhile, in this process or others, and see every
-//! commit. A damaged index is an error, never an index without hits. Only `reader`, `writer`, `schema`, `prepare` and
-//! `vectors` know Tantivy. The modules that decide the results (`terms`, `split`, the formats in `extract`) are pure.
+//! commit. A damaged index is an error, never an index without hits. Only this module,
+//! `reader`, `writer`, `schema`, `prepare` and `vectors` know Tantivy. The modules that decide the results (`terms`,
+//! `split`, the formats in `extract`) are pure.
 
 mod catalogue;
 mod document;

@@ -18,7 +18,8 @@ const MOVES_PER_COMPLETION: f64 = 0.05;
 const MAX_BUDGET: f64 = 5.0;
 const INITIAL_AVOIDANCE_MS: u64 = 1_000;
 const MAX_AVOIDANCE_MS: u64 = 15_000;
-/// Consecutive failed health checks; a single one may be lost.
+/// A request is moved as `Unhealthy` once the breaker has opened, after three failures in a row, and at least this
+/// number of the last health checks have failed.
 const UNHEALTHY_CHECKS: u32 = 2;
 
 /// A request without a response so far.

@@ -288,7 +288,7 @@ fn requests_immediately_leave_a_member_that_fails_its_health_checks_but_a_probe_
         WaitingRequest { lease, affinity: prefix(1), max_tokens: 1, excluded }
     }
     (0..2).for_each(|_| balance.record_health_check(sick, false, 0));
-    assert!(balance.move_elsewhere(request(&lease, &excluded), 0).is_none(), "two may be lost");
+    assert!(balance.move_elsewhere(request(&lease, &excluded), 0).is_none(), "the breaker is still closed");
     balance.record_health_check(sick, false, 0);
     let (other, reason) = balance.move_elsewhere(request(&lease, &excluded), 0).unwrap();
     assert_eq!((other.member(), reason), (1 - sick, MoveReason::Unhealthy));
