@@ -261,7 +261,8 @@ fn a_search_says_why_a_document_is_not_among_the_passages() {
     installation.use_sentence_encoder();
     installation.run_ok(&["index", "add", "handbook"]);
     let reason = |document: &str| {
-        let found = installation.run_ok(&["index", "search", "parental leave before the birth", "--document", document]);
+        let found =
+            installation.run_ok(&["index", "search", "parental leave before the birth", "--document", document]);
         found.lines().last().unwrap().to_owned()
     };
     assert!(reason("handbook/leave.md").contains("it is found, in place 1"), "{}", reason("handbook/leave.md"));
