@@ -35,11 +35,13 @@ fn chart<'a>(title: &'a str, view: &UsageView, kind: ChartKind, series: Vec<Seri
         Step::Day => 86_400_000,
     };
     let slices = view.range.slices.iter().map(slot).collect();
-    let (write, axis): (fn(f64) -> String, fn(f64, f64) -> String) = match kind {
-        ChartKind::Bars => (|count| number(count as u64), |count, _| format::short_number(count)),
-        ChartKind::Lines => (format::micros, format::micros_of),
-    };
-    Chart { title, slices, slice_millis, series, kind, write, axis }
+    let base = Chart { title, slices, slice_millis, series, kind, write: format::micros, axis: format::micros_of };
+    match kind {
+        ChartKind::Bars => {
+            Chart { write: |count| number(count as u64), axis: |count, _| format::short_number(count), ..base }
+        }
+        ChartKind::Lines => base,
+    }
 }
 
 fn requests_chart(view: &UsageView) -> Markup {

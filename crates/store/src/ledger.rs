@@ -163,6 +163,7 @@ pub(crate) fn start(
     ))
 }
 
+#[allow(clippy::large_enum_variant, reason = "all commands but the last are rows")]
 pub(crate) enum WriterCommand {
     Record(QueuedRow),
     Stop,
