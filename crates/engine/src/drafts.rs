@@ -20,6 +20,56 @@ pub(crate) struct StepSeconds {
     pub(crate) further: f64,
 }
 
+impl StepSeconds {
+    fn of(self, tokens: usize) -> f64 {
+        self.first + tokens.saturating_sub(1) as f64 * self.further
+    }
+}
+
+/// What drafts bring, measured: the time of their steps and the number of right tokens, relative to what is expected. On a
+/// GPU, a step of another size than the step before takes longer to start, which can cost more than right guesses save.
+pub(crate) struct DraftResults {
+    /// The time of steps without drafts.
+    plain_time: f64,
+    /// The time of steps with drafts, relative to `plain_time`.
+    time: f64,
+    right: f64,
+}
+
+impl DraftResults {
+    /// The weight of the latest step.
+    const NEWEST: f64 = 0.125;
+    /// Without drafts, the results approach what is expected by this part in each step, so that drafts are tried again.
+    const FORGOTTEN: f64 = 0.001;
+
+    pub(crate) fn new() -> Self {
+        Self { plain_time: 1.0, time: 1.0, right: 1.0 }
+    }
+
+    /// Takes the duration of a step without prompts into account.
+    pub(crate) fn observe_time(&mut self, tokens: usize, has_drafts: bool, seconds: StepSeconds, took: f64) {
+        let time = took / seconds.of(tokens);
+        if has_drafts {
+            self.time += (time / self.plain_time - self.time) * Self::NEWEST;
+        } else {
+            self.plain_time += (time - self.plain_time) * Self::NEWEST;
+            self.time += (1.0 - self.time) * Self::FORGOTTEN;
+            self.right += (1.0 - self.right) * Self::FORGOTTEN;
+        }
+    }
+
+    /// Takes the right tokens of a step's drafts into account.
+    pub(crate) fn observe_right(&mut self, right: usize, expected: f64) {
+        self.right += (right as f64 / expected - self.right) * Self::NEWEST;
+    }
+
+    /// Whether a step gives more tokens per second with drafts than without.
+    pub(crate) fn are_worth(&self, plain: usize, drafted: usize, expected: f64, seconds: StepSeconds) -> bool {
+        let with_drafts = (plain as f64 + expected * self.right) / (seconds.of(plain + drafted) * self.time);
+        with_drafts > plain as f64 / seconds.of(plain)
+    }
+}
+
 /// The tokens of a request, and the position after the last occurrence of each group of `CONTEXT` tokens.
 pub(crate) struct Drafts {
     tokens: Vec<Token>,
@@ -67,13 +117,14 @@ impl Drafts {
     pub(crate) fn draft(&self, others: usize, seconds: StepSeconds, max: usize) -> &[Token] {
         let guess = self.guess();
         let guess = &guess[..guess.len().min(MAX_DRAFT).min(max)];
-        let speed = |length: usize| {
-            let expected: f64 = (1..=length).map(|token| self.accuracy.powi(token as i32)).sum();
-            let step = seconds.first + (others + length) as f64 * seconds.further;
-            ((others + 1) as f64 + expected) / step
-        };
+        let speed = |length: usize| ((others + 1) as f64 + self.expected(length)) / seconds.of(others + 1 + length);
         let best = (0..=guess.len()).max_by(|a, b| speed(*a).total_cmp(&speed(*b)).then(b.cmp(a)));
         &guess[..best.unwrap_or(0)]
+    }
+
+    /// How many tokens of a draft of this length are right, at the accuracy so far.
+    pub(crate) fn expected(&self, length: usize) -> f64 {
+        (1..=length).map(|token| self.accuracy.powi(token as i32)).sum()
     }
 }
 
@@ -117,5 +168,28 @@ mod tests {
         }
         assert_eq!(*drafts.guess().first().unwrap(), 70 + 39, "there is a guess");
         assert!(drafts.draft(0, SECONDS, 9).is_empty(), "but it is not worth a token");
+    }
+    #[test]
+    fn drafts_end_where_they_bring_less_than_expected_and_are_tried_again() {
+        let are_worth = |results: &DraftResults| results.are_worth(16, 8, 6.0, SECONDS);
+        let plain_step = |results: &mut DraftResults| {
+            results.observe_time(16, false, SECONDS, SECONDS.of(16) * 1.3);
+        };
+        for (time, right) in [(1.6, 6), (1.0, 1)] {
+            let mut results = DraftResults::new();
+            assert!(are_worth(&results), "6 tokens more are expected, for a third more time");
+            (0..50).for_each(|_| plain_step(&mut results));
+            assert!(are_worth(&results), "all steps take longer than expected");
+            for _ in 0..10 {
+                results.observe_time(24, true, SECONDS, SECONDS.of(24) * 1.3 * time);
+                results.observe_right(right, 6.0);
+            }
+            assert!(!are_worth(&results), "{right} tokens in {time} of the time");
+            let untried = (0..100_000).take_while(|_| {
+                plain_step(&mut results);
+                !are_worth(&results)
+            });
+            assert!((100..10_000).contains(&untried.count()));
+        }
     }
 }

@@ -117,8 +117,7 @@ impl Engine {
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
         };
-        let (settings, model, tuning) = (self.settings, self.model, self.tuning);
-        let decode_loop = DecodeLoop { settings, model, tuning, limits, requests, stats };
+        let decode_loop = DecodeLoop { model: self.model, decoder: self.tuning.choice, limits, requests, stats };
         Ok((Frontend(Arc::new(Api::Chat(api))), decode_loop))
     }
 

@@ -113,10 +113,6 @@ pub trait Progress {
     /// A trial begins: `done` of `all` have been timed.
     fn trying(&mut self, done: usize, all: usize);
     fn tried(&mut self, trial: &Trial);
-    /// Whether to stop early.
-    fn is_interrupted(&self) -> bool {
-        false
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -127,8 +123,6 @@ pub enum EngineError {
     Tuning(String, #[source] std::io::Error),
     #[error("the weights cannot be converted: {0}")]
     Weights(#[source] std::io::Error),
-    #[error("the tuning was interrupted")]
-    Interrupted,
     #[error("a thread cannot be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("the model has stopped: {0}")]

@@ -120,12 +120,12 @@ fn tune(
         let copy = Converted::make(&settings.model, &settings.data_dir, form).map_err(EngineError::Weights)?;
         let loaded = load(&copy.path)?;
         loaded.0.try_cells()?;
-        let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+        let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
         return Ok((loaded, tuning.with_copy(Some(copy))));
     }
     let loaded = load(&settings.model)?;
     loaded.0.try_cells()?;
-    let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock()).ok_or(EngineError::Interrupted)?;
+    let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
     let Some(tried) = tried.filter(|_| tuning.key().options().weights == WeightsChoice::Auto) else {
         return Ok((loaded, tuning));
     };
@@ -137,7 +137,7 @@ fn tune(
         }
     };
     let copied = load(&copy.path);
-    match copied.map(|copied| (tuning::with_faster(&copied.0, &tuning, &mut *progress.lock()), copied)) {
+    match copied.map(|copied| (tuning::with_faster(&copied.0, &tuning), copied)) {
         Ok((Some(faster), copied)) => Ok((copied, faster.with_copy(Some(copy)))),
         _ => {
             copy.remove();

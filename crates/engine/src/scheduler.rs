@@ -13,7 +13,7 @@ use chat::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{CellOp, PrefixCache, Scope, Sequence, Token};
-use crate::drafts::{Drafts, StepSeconds};
+use crate::drafts::{DraftResults, Drafts, StepSeconds};
 use crate::queue::{FairQueue, Tag};
 use crate::turns::Charges;
 
@@ -133,6 +133,7 @@ pub(crate) struct Step {
     pub(crate) batch: Vec<BatchEntry>,
     /// Whether the batch has tokens of requests that generate.
     pub(crate) is_generating: bool,
+    prompt_tokens: usize,
 }
 
 struct RunningRequest<R> {
@@ -159,6 +160,9 @@ const SECONDS_PER_GAP: f64 = 0.12;
 const NEARLY_AS_FAST: f64 = 1.03;
 const LITTLE_WASTE: f64 = 1.25;
 
+/// With fewer prompt tokens, the duration of a step says little about prompts.
+const MIN_SAMPLE_TOKENS: usize = 16;
+
 /// The lower bound of the prefix TTL, as a fraction of the upper one.
 const MIN_PREFIX_TTL_FRACTION: f64 = 1.0 / 32.0;
 /// Factors of the prefix TTL, for a prefix that was evicted unused and for one that was reused.
@@ -184,6 +188,19 @@ pub(crate) struct Scheduler<R> {
     /// The mean number of tokens that are generated for a request.
     mean_completion: f64,
     seconds_per_prompt_token: f64,
+    draft_results: DraftResults,
+    /// The drafts of the last step.
+    drafted: Option<Drafted>,
+}
+
+/// The drafts of a step.
+struct Drafted {
+    /// The number of drafted tokens that are expected to be right.
+    expected: f64,
+    /// Tokens of the step besides.
+    plain: usize,
+    /// Tokens that the step has generated.
+    generated: usize,
 }
 
 /// Running requests, by person and by key.
@@ -241,12 +258,19 @@ impl<R> Scheduler<R> {
             prefix_ttl: limits.max_prefix_ttl / 4.0,
             mean_completion: FIRST_MEAN_COMPLETION,
             seconds_per_prompt_token: limits.seconds_per_prompt_token,
+            draft_results: DraftResults::new(),
+            drafted: None,
         }
     }
 
-    /// Takes into account the time per prompt token in a step that was mostly prompt.
-    pub(crate) fn observe_prompt(&mut self, seconds_per_token: f64) {
-        self.seconds_per_prompt_token += (seconds_per_token - self.seconds_per_prompt_token) / 4.0;
+    /// Takes the duration of a step into account.
+    pub(crate) fn observe(&mut self, step: &Step, seconds: f64) {
+        let tokens = step.batch.len();
+        if step.prompt_tokens == 0 {
+            self.draft_results.observe_time(tokens, self.drafted.is_some(), self.limits.step_seconds, seconds);
+        } else if step.prompt_tokens >= MIN_SAMPLE_TOKENS.max(tokens / 2) {
+            self.seconds_per_prompt_token += (seconds / tokens as f64 - self.seconds_per_prompt_token) / 4.0;
+        }
     }
 
     /// The maximum of prompt tokens in the next step, beside requests that generate.
@@ -313,6 +337,9 @@ impl<R> Scheduler<R> {
     /// Starts the queued requests for which there are cells, and returns what to compute next.
     pub(crate) fn plan(&mut self) -> Step {
         let mut step = Step::default();
+        if let Some(Drafted { expected, plain, generated }) = self.drafted.take() {
+            self.draft_results.observe_right(generated.saturating_sub(plain), expected);
+        }
         for running in self.running.iter_mut().filter(|running| running.has_draft) {
             running.has_draft = false;
             self.cache.release_rest(running.sequence, &mut step.ops);
@@ -339,34 +366,43 @@ impl<R> Scheduler<R> {
         }
         let people = &self.in_flight.people;
         self.prompt_charges.forget_others(people.len(), |person| people.contains_key(person));
-        let has_prompts = !step.batch.is_empty();
+        step.prompt_tokens = step.batch.len();
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
         }
         step.is_generating = generating > 0;
-        if !has_prompts {
-            self.add_drafts(&mut step.batch);
+        if step.prompt_tokens == 0 {
+            self.drafted = self.add_drafts(&mut step.batch);
         }
         step
     }
 
-    /// Adds drafts after the tokens of a batch, where they save time.
-    fn add_drafts(&mut self, batch: &mut Vec<BatchEntry>) {
-        let mut others = batch.len();
-        for running in self.running.iter_mut().filter(|running| running.generated > 0) {
+    /// Adds drafts to the tokens of a batch, if they save time.
+    fn add_drafts(&mut self, batch: &mut Vec<BatchEntry>) -> Option<Drafted> {
+        let (seconds, max_tokens) = (self.limits.step_seconds, self.limits.max_step_tokens);
+        let (mut tokens, mut expected, mut drafts) = (batch.len(), 0.0, Vec::new());
+        for running in self.running.iter().filter(|running| running.generated > 0) {
             // The last generated token is not computed.
             let useful = running.max_tokens.saturating_sub(running.generated + 1);
-            let max = useful.min(self.limits.max_step_tokens.saturating_sub(others));
-            let draft = running.drafts.draft(others - 1, self.limits.step_seconds, max);
+            let draft = running.drafts.draft(tokens - 1, seconds, useful.min(max_tokens.saturating_sub(tokens)));
             let (sequence, start) = (running.sequence, self.cache.length(running.sequence));
             let entry =
                 |(position, token): (usize, &Token)| BatchEntry { token: *token, position, sequence, output: true };
-            batch.extend((start..).zip(draft).map(entry));
-            running.has_draft = !draft.is_empty();
-            others += draft.len();
+            drafts.extend((start..).zip(draft).map(entry));
+            expected += running.drafts.expected(draft.len());
+            tokens += draft.len();
         }
+        let plain = batch.len();
+        if drafts.is_empty() || !self.draft_results.are_worth(plain, drafts.len(), expected, seconds) {
+            return None;
+        }
+        for running in &mut self.running {
+            running.has_draft = drafts.iter().any(|entry| entry.sequence == running.sequence);
+        }
+        batch.append(&mut drafts);
         // Makes the tokens of a sequence adjacent.
         batch.sort_by_key(|entry| entry.sequence);
+        Some(Drafted { expected, plain, generated: 0 })
     }
 
     /// Whether an output of the last batch gives the next token of its sequence. That of a drafted token does if the draft
@@ -404,6 +440,7 @@ impl<R> Scheduler<R> {
         let running = &mut self.running[at];
         running.generated += 1;
         running.drafts.push(token);
+        self.drafted.iter_mut().for_each(|drafted| drafted.generated += 1);
         self.cache.computed_to_the_end(sequence);
         let reason = match (end, running.generated == running.max_tokens) {
             (true, _) => Some(FinishReason::Stop),

@@ -27,13 +27,6 @@ pub(crate) struct MachineSample {
     pub(crate) others: Duration,
 }
 
-impl Sample {
-    /// Whether other processes hardly use the CPUs.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.machine.is_none_or(|machine| machine.others.as_secs_f64() < MIN_OTHERS / 2.0 * self.passed.as_secs_f64())
-    }
-}
-
 /// CPUs that other processes must use before they count: a service in front of the engine uses some, too.
 const MIN_OTHERS: f64 = 0.35;
 /// The CPU time that the threads of a step may lack, in CPUs: it goes to interrupts and this process's other work.

@@ -18,17 +18,10 @@ pub(crate) struct Measured {
     pub(crate) took: Duration,
 }
 
-/// When to give up.
-pub(crate) struct Bounds<'a> {
-    pub(crate) time: Option<Duration>,
-    pub(crate) is_interrupted: &'a dyn Fn() -> bool,
-}
-
 pub(crate) enum TrialError {
     /// The settings do not work on this machine.
     DoesNotWork,
     TooSlow,
-    Interrupted,
 }
 
 impl From<ModelError> for TrialError {
@@ -72,11 +65,12 @@ pub(crate) fn sequences(model: &Model) -> u16 {
     if model.is_on_gpu() { SEQUENCES_ON_GPU } else { SEQUENCES }
 }
 
-pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) -> Result<Measured, TrialError> {
+/// Gives up after `bound`.
+pub(crate) fn run(model: &Model, settings: DecoderSettings, bound: Option<Duration>) -> Result<Measured, TrialError> {
     let (piece, sequences) = (if model.is_on_gpu() { PIECE_ON_GPU } else { PIECE }, sequences(model));
     let cells = MAX_CONTEXT + 2 * piece + usize::from(sequences) * (OWN_TOKENS + 3 * MAX_STEPS);
     let shape = Shape { cells: cells.next_multiple_of(256), sequences, step: CONTEXT_PIECE.max(piece) };
-    let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bounds, began: Instant::now() };
+    let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bound, began: Instant::now() };
     trial.prompt(WARM_UP_TOKENS)?;
     let warm = trial.prompt(WARM_UP_TOKENS)?;
     let affordable = (CONTEXT_SECONDS / warm) as usize * WARM_UP_TOKENS;
@@ -97,15 +91,10 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings, bounds: Bounds<'_>) 
 }
 
 /// The best sizes of prompt pieces with the CPU's kernels.
-pub(crate) fn pieces(
-    model: &Model,
-    settings: DecoderSettings,
-    is_interrupted: &dyn Fn() -> bool,
-) -> Result<Pieces, TrialError> {
+pub(crate) fn pieces(model: &Model, settings: DecoderSettings) -> Result<Pieces, TrialError> {
     let step = PIECE_SIZES[PIECE_SIZES.len() - 1];
     let decoder = model.decoder(Shape { cells: 2 * step, sequences: 1, step }, settings)?;
-    let bounds = Bounds { time: None, is_interrupted };
-    let mut trial = Trial { decoder, position: 0, bounds, began: Instant::now() };
+    let mut trial = Trial { decoder, position: 0, bound: None, began: Instant::now() };
     trial.prompt(PIECE_SIZES[0])?;
     let mut seconds_per_token = Vec::new();
     for size in PIECE_SIZES {
@@ -138,7 +127,7 @@ struct Trial<'a> {
     decoder: Decoder<'a>,
     /// Tokens of the first sequence.
     position: usize,
-    bounds: Bounds<'a>,
+    bound: Option<Duration>,
     began: Instant,
 }
 
@@ -177,10 +166,7 @@ impl Trial<'_> {
     }
 
     fn time(&mut self, batch: &[BatchEntry]) -> Result<f64, TrialError> {
-        if (self.bounds.is_interrupted)() {
-            return Err(TrialError::Interrupted);
-        }
-        if self.bounds.time.is_some_and(|bound| self.began.elapsed() > bound) {
+        if self.bound.is_some_and(|bound| self.began.elapsed() > bound) {
             return Err(TrialError::TooSlow);
         }
         let began = Instant::now();

@@ -1,8 +1,7 @@
 //! Which decoder settings are fastest depends on the machine; the difference is more than a factor of two. So the engine
 //! times the few candidates that matter when it first loads a model, and stores the best in the data folder.
 //!
-//! A tuning holds for a model, a CPU and a build of this program. A tuning from a busy machine is repeated once the
-//! machine is quiet.
+//! A tuning holds for a model, a CPU and a build of this program.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::Progress;
 use crate::model::{Model, backend};
 use crate::scheduler::Pieces;
-use crate::trial::{self, Bounds, Measured, TrialError};
+use crate::trial::{self, Measured, TrialError};
 use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
 
 /// The number format of the KV cache.
@@ -246,24 +245,20 @@ impl TuningFile {
     }
 }
 
-/// Tunes a model that is loaded. `None` if `progress` interrupts it.
-pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Option<Tuning> {
-    let (choice, speed, quiet) = best(model, key.options.library_only, progress)?;
+/// Tunes a model that is loaded.
+pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Tuning {
+    let (choice, speed, quiet) = best(model, key.options.library_only, progress);
     let pieces = match model.is_on_gpu() {
         true => PIECES_ON_GPU,
-        false => match trial::pieces(model, choice, &|| progress.is_interrupted()) {
-            Ok(pieces) => pieces,
-            Err(TrialError::Interrupted) => return None,
-            Err(_) => PIECES_NOT_TIMED,
-        },
+        false => trial::pieces(model, choice).unwrap_or(PIECES_NOT_TIMED),
     };
-    Some(Tuning { key, quiet, choice, speed, pieces, copy: None })
+    Tuning { key, quiet, choice, speed, pieces, copy: None }
 }
 
 /// The tuning for another form of the model, if that is clearly faster than the tuned one.
-pub(crate) fn with_faster(other: &Model, tuning: &Tuning, progress: &mut dyn Progress) -> Option<Tuning> {
+pub(crate) fn with_faster(other: &Model, tuning: &Tuning) -> Option<Tuning> {
     let before = Trial { settings: tuning.choice, speed: Ok(tuning.speed), quiet: tuning.quiet };
-    let (tried, _) = time(other, tuning.choice, None, progress)?;
+    let (tried, _) = time(other, tuning.choice, None);
     let speed = tried.speed.ok()?;
     is_better(&before, &tried, Work::typical(other)).then(|| Tuning { quiet: tried.quiet, speed, ..tuning.clone() })
 }
@@ -315,8 +310,8 @@ const TOO_SLOW: f64 = 1.25;
 /// The cost of a later candidate must be below that of an earlier one by this factor, on a quiet and on a busy machine.
 const MARGINS: (f64, f64) = (0.98, 0.75);
 
-/// The best settings, their speed, and whether the machine was quiet. `None` if `progress` interrupts it.
-fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Option<(DecoderSettings, Speed, bool)> {
+/// The best settings, their speed, and whether the machine was quiet.
+fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> (DecoderSettings, Speed, bool) {
     let (candidates, fewer) = if model.is_on_gpu() { (vec![ON_GPU], None) } else { on_cpu(library_only) };
     let all = candidates.len() + usize::from(fewer.is_some());
     let (began, work) = (Instant::now(), Work::typical(model));
@@ -331,22 +326,22 @@ fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> Optio
             break;
         }
         progress.trying(done, all);
-        let (mut tried, took) = time(model, settings, bound, progress)?;
+        let (mut tried, took) = time(model, settings, bound);
         if !tried.quiet && began.elapsed() < MAX_TUNING_TIME / 2 {
-            tried = better(tried, time(model, settings, bound, progress)?.0, work); // the machine may be quiet now
+            tried = better(tried, time(model, settings, bound).0, work); // the machine may be quiet now
         }
         progress.tried(&tried);
         bound = bound.or(took.map(|took| took.mul_f64(TOO_SLOW)));
         best = Some(best.map_or(tried, |before| better(before, tried, work)));
     }
-    Some(match best {
+    match best {
         Some(Trial { settings, speed: Ok(speed), quiet }) => (settings, speed, quiet),
         _ => {
             let (attention, products) = (Attention::Library, Products::Library);
             let settings = DecoderSettings { kv: KvType::F16, attention, products, threads: cpus() };
             (settings, Speed { prompt: 1.0, together: 1.0, one: 1.0 }, false)
         }
-    })
+    }
 }
 
 /// Pieces as large as a step.
@@ -380,20 +375,13 @@ fn is_better(before: &Trial, later: &Trial, work: &Work) -> bool {
     }
 }
 
-/// Runs a trial. Returns the result, and how long the trial took if it finished. `None` if `progress` interrupts it.
-fn time(
-    model: &Model,
-    settings: DecoderSettings,
-    bound: Option<Duration>,
-    progress: &mut dyn Progress,
-) -> Option<(Trial, Option<Duration>)> {
-    let bounds = Bounds { time: bound, is_interrupted: &|| progress.is_interrupted() };
+/// Runs a trial. Returns the result, and how long the trial took if it finished.
+fn time(model: &Model, settings: DecoderSettings, bound: Option<Duration>) -> (Trial, Option<Duration>) {
     let failed = |reason| (Trial { settings, speed: Err(reason), quiet: true }, None);
-    match trial::run(model, settings, bounds) {
-        Ok(Measured { speed, quiet, took }) => Some((Trial { settings, speed: Ok(speed), quiet }, Some(took))),
-        Err(TrialError::DoesNotWork) => Some(failed(NoSpeed::DoesNotWork)),
-        Err(TrialError::TooSlow) => Some(failed(NoSpeed::TooSlow)),
-        Err(TrialError::Interrupted) => None,
+    match trial::run(model, settings, bound) {
+        Ok(Measured { speed, quiet, took }) => (Trial { settings, speed: Ok(speed), quiet }, Some(took)),
+        Err(TrialError::DoesNotWork) => failed(NoSpeed::DoesNotWork),
+        Err(TrialError::TooSlow) => failed(NoSpeed::TooSlow),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use chat::{Completion, TokenUsage};
@@ -93,8 +93,6 @@ pub(crate) struct Worker<'a> {
     decode_checks: Vec<oneshot::Sender<()>>,
     threads: Threads,
     window: Window,
-    /// The time without requests; only with bounded idle_limit.
-    idle: Option<Window>,
 }
 
 /// A generating step that takes longer counts as slow: it delays the next token of every request.
@@ -115,10 +113,6 @@ impl Window {
         Self { clock: CpuClock::start(), machine: MachineTime::now() }
     }
 
-    fn passed(&self) -> Duration {
-        self.clock.elapsed().0
-    }
-
     /// The measurements of this window, if it was long enough. Then the next window begins.
     fn next(&mut self) -> Option<Sample> {
         let (passed, cpu) = self.clock.elapsed();
@@ -133,28 +127,6 @@ impl Window {
         });
         Some(Sample { passed, cpu, machine })
     }
-}
-
-/// What a worker waits for when there is nothing to compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdleLimit {
-    /// Messages.
-    Unlimited,
-    /// Messages, or this time without requests while no other process needed the CPUs.
-    Quiet(Duration),
-}
-
-/// Why a worker ended.
-pub(crate) enum Ended {
-    EverySenderIsDropped,
-    /// With the inbox for the next worker.
-    MachineIsQuiet(Receiver<Message>),
-}
-
-enum Received {
-    Messages,
-    NoSenders,
-    NothingForAWhile,
 }
 
 pub(crate) type Inbox = Sender<Message>;
@@ -180,18 +152,12 @@ impl<'a> Worker<'a> {
             decode_checks: Vec::new(),
             threads,
             window: Window::start(),
-            idle: None,
         }
     }
 
-    /// Runs until every sender is dropped or its idle_limit ends.
-    pub(crate) fn run(mut self, idle_limit: IdleLimit) -> Result<Ended, DecodeError> {
-        loop {
-            match self.receive_messages(idle_limit) {
-                Received::Messages => {}
-                Received::NoSenders => return Ok(Ended::EverySenderIsDropped),
-                Received::NothingForAWhile => return Ok(Ended::MachineIsQuiet(self.inbox)),
-            }
+    /// Runs until every sender is dropped.
+    pub(crate) fn run(mut self) -> Result<(), DecodeError> {
+        while self.receive_messages() {
             self.sweep()?;
             if !self.decode_checks.is_empty() && self.scheduler.is_idle() {
                 self.check_decode()?;
@@ -203,51 +169,27 @@ impl<'a> Worker<'a> {
             self.stats.cells_used.store(now.cells_used, Relaxed);
             self.stats.cells_shared.store(now.cells_shared, Relaxed);
         }
+        Ok(())
     }
 
-    /// Receives all queued messages; blocks only if there is nothing to compute.
-    fn receive_messages(&mut self, idle_limit: IdleLimit) -> Received {
+    /// Receives all queued messages; blocks only if there is nothing to compute. False if there is no sender and nothing
+    /// to compute.
+    fn receive_messages(&mut self) -> bool {
         if self.scheduler.is_idle() {
-            match self.wait(idle_limit) {
-                Ok(message) => self.receive(message),
-                Err(received) => return received,
-            }
+            let Ok(message) = self.inbox.recv() else { return false };
+            self.receive(message);
             self.window = Window::start();
         }
-        loop {
-            match self.inbox.try_recv() {
-                Ok(message) => self.receive(message),
-                Err(TryRecvError::Disconnected) if self.scheduler.is_idle() => return Received::NoSenders,
-                Err(_) => return Received::Messages,
-            }
+        while let Ok(message) = self.inbox.try_recv() {
+            self.receive(message);
         }
+        true
     }
 
-    /// Waits for the next message.
-    fn wait(&mut self, idle_limit: IdleLimit) -> Result<Message, Received> {
-        let IdleLimit::Quiet(time) = idle_limit else {
-            return self.inbox.recv().map_err(|_| Received::NoSenders);
-        };
-        loop {
-            let left = time.saturating_sub(self.idle.get_or_insert_with(Window::start).passed());
-            match self.inbox.recv_timeout(left) {
-                Ok(message) => return Ok(message),
-                Err(RecvTimeoutError::Disconnected) => return Err(Received::NoSenders),
-                Err(RecvTimeoutError::Timeout) => {
-                    let sample = self.idle.take().and_then(|mut window| window.next());
-                    if sample.is_some_and(|sample| sample.is_quiet()) {
-                        return Err(Received::NothingForAWhile);
-                    }
-                }
-            }
-        }
-    }
-
-    pub(crate) fn receive(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         match message {
             Message::CheckDecode(sender) => self.decode_checks.push(sender),
             Message::Complete(request) => {
-                self.idle = None;
                 if let Some(rejected) = self.scheduler.enqueue(request) {
                     reject(rejected, DropReason::QueueFull);
                 }
@@ -278,7 +220,7 @@ impl<'a> Worker<'a> {
         let took = began.elapsed();
         let seconds = took.as_secs_f64();
         self.stats.decoding_micros.fetch_add(took.as_micros() as u64, Relaxed);
-        self.observe_prompt(&step.batch, seconds);
+        self.scheduler.observe(&step, seconds);
         self.set_threads();
         if step.is_generating {
             self.stats.generating_steps.fetch_add(1, Relaxed);
@@ -290,13 +232,6 @@ impl<'a> Worker<'a> {
         let ops = self.scheduler.computed(&step.batch);
         self.decoder.apply(&ops)?;
         self.sample(&step.batch)
-    }
-
-    fn observe_prompt(&mut self, batch: &[BatchEntry], seconds: f64) {
-        const MIN_SAMPLE_TOKENS: usize = 16;
-        if batch.len() >= MIN_SAMPLE_TOKENS && batch.iter().filter(|entry| entry.output).count() < batch.len() / 2 {
-            self.scheduler.observe_prompt(seconds / batch.len() as f64);
-        }
     }
 
     /// Uses fewer threads while other processes need the CPUs.
@@ -375,7 +310,7 @@ impl<'a> Worker<'a> {
 
 /// One while the CPUs compute the model, because more threads would slow it down.
 fn sampling_threads(model: &Model) -> usize {
-    const MAX: usize = 8;
+    const MAX: usize = 16;
     if model.is_on_gpu() { cpus().saturating_sub(1).clamp(1, MAX) } else { 1 }
 }
 
