@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use admission::Admission;
+use chat::ApiKey;
 use grounding::{Grounder, SearchOutage};
 use http::Request;
 use hyper::body::Incoming;
@@ -135,6 +136,12 @@ impl Api {
     /// How long ago a runtime was last seen to decode a token.
     pub fn last_decoded(&self) -> Option<Duration> {
         self.pool.as_ref()?.last_decoded()
+    }
+
+    /// Looks up a key that does not exist, as every request looks up its own; `Err` is the reason of a failure.
+    pub async fn probe_database(&self) -> Result<(), String> {
+        let key = ApiKey::generate().map_err(|error| error.to_string())?;
+        self.store.authenticate(&key).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Requests one token from a runtime, outside of load balancing and the ledger; `Err` is the reason of a failure.

@@ -40,6 +40,7 @@ pub struct Ops {
     sign_ins: Arc<SignInCounters>,
     alerts: Arc<AlertCounters>,
     metrics: Metrics,
+    database: Probe,
     runtime: Probe,
     search: Probe,
 }
@@ -54,16 +55,18 @@ impl Ops {
         version: &'static str,
     ) -> Arc<Self> {
         let metrics = Metrics::new(version);
-        let (runtime, search) = (Probe::new(), Probe::new());
-        Arc::new(Self { api, lifecycle, certificates, sign_ins, alerts, metrics, runtime, search })
+        let (database, runtime, search) = (Probe::new(), Probe::new(), Probe::new());
+        Arc::new(Self { api, lifecycle, certificates, sign_ins, alerts, metrics, database, runtime, search })
     }
 
     async fn readiness(&self) -> Response {
         let health = self.api.health();
         let lifecycle = *self.lifecycle.borrow();
-        let decodes = self.decodes(&health, lifecycle).await;
+        let api = self.api.clone();
+        let database = self.database.run("database", async move { api.probe_database().await });
+        let (database, decodes) = tokio::join!(database, self.decodes(&health, lifecycle));
         let health = self.probe_search(health, lifecycle).await;
-        let readiness = Readiness::new(&health, decodes, lifecycle);
+        let readiness = Readiness::new(&health, database, decodes, lifecycle);
         let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let parts = readiness.parts().iter().map(|part| (part.name, part.problem.as_deref()));
         respond(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
@@ -104,7 +107,7 @@ impl Ops {
         let health = self.api.health();
         let decodes =
             if self.has_decoded() || self.runtime.last() != Some(false) { DecodeStatus::Yes } else { DecodeStatus::No };
-        let readiness = Readiness::new(&health, decodes, *self.lifecycle.borrow());
+        let readiness = Readiness::new(&health, self.database.last(), decodes, *self.lifecycle.borrow());
         let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
         let (sign_ins, alerts) = (self.sign_ins.read(), self.alerts.read());
         self.metrics.text(&self.api, Observed { health, readiness, engines, expiries, sign_ins, alerts })

@@ -27,10 +27,12 @@ pub(crate) enum DecodeStatus {
 }
 
 impl Readiness {
-    pub(crate) fn new(health: &Health, decodes: DecodeStatus, lifecycle: Lifecycle) -> Self {
+    /// `database` is whether it answered the last probe; `None` before the first.
+    pub(crate) fn new(health: &Health, database: Option<bool>, decodes: DecodeStatus, lifecycle: Lifecycle) -> Self {
         let required =
             |name, problem: Option<&'static str>| Part { name, problem: problem.map(Cow::from), is_required: true };
-        let mut parts = vec![required("ledger", ledger(health)), required("runtime", runtime(health, decodes))];
+        let mut parts =
+            vec![required("ledger", ledger(health, database)), required("runtime", runtime(health, decodes))];
         if let Some(search) = &health.search {
             let consequence = match search.is_required {
                 true => "requests get 503, because each of them needs facts",
@@ -62,8 +64,12 @@ fn describe(outage: SearchOutage) -> &'static str {
     }
 }
 
-fn ledger(health: &Health) -> Option<&'static str> {
-    (!health.is_ledger_healthy).then_some("Usage cannot be recorded: requests get 503.")
+fn ledger(health: &Health, database: Option<bool>) -> Option<&'static str> {
+    match (health.is_ledger_healthy, database) {
+        (false, _) => Some("Usage cannot be recorded: requests get 503."),
+        (true, Some(false)) => Some("The database does not answer: requests get 503."),
+        (true, _) => None,
+    }
 }
 
 fn runtime(health: &Health, decodes: DecodeStatus) -> Option<&'static str> {
@@ -144,7 +150,7 @@ mod tests {
                     is_required: required,
                 }),
             };
-            let readiness = Readiness::new(&health, decodes, lifecycle);
+            let readiness = Readiness::new(&health, Some(true), decodes, lifecycle);
             let failing = readiness.parts().iter().filter(|part| part.problem.is_some()).map(|part| part.name);
             (readiness.is_ready(), failing.collect::<Vec<_>>().join(" "))
         };
@@ -169,6 +175,12 @@ mod tests {
             (all(false, Unconfigured, &[], Some(false), Stopping), false, "ledger runtime search stopping"),
         ] {
             assert_eq!(found, (ready, wrong.to_owned()));
+        }
+        let health =
+            Health { is_ledger_healthy: true, availability: Available, runtimes: vec![member(true)], search: None };
+        for (database, ready) in [(None, true), (Some(true), true), (Some(false), false)] {
+            let readiness = Readiness::new(&health, database, DecodeStatus::Yes, Serving);
+            assert_eq!(readiness.is_ready(), ready, "{database:?}");
         }
     }
 }

@@ -71,6 +71,21 @@ fn a_database_that_is_stopped_and_started_again() {
 }
 
 #[test]
+fn an_idle_replica_without_its_database_is_not_ready() {
+    let pair = ReplicaPair::start();
+    let is_ready = |ready: bool| {
+        let (status, body) = pair.replicas[0].get_ops("/readyz");
+        let says = body.contains("The database does not answer");
+        (if ready { status == 200 } else { status == 503 && says }).then_some(())
+    };
+    ADRIATICUM.wait_for("readiness", || is_ready(true));
+    pair.cluster.stop("fast");
+    ADRIATICUM.wait_for("no readiness", || is_ready(false));
+    pair.cluster.start_again();
+    ADRIATICUM.wait_for("readiness again", || is_ready(true));
+}
+
+#[test]
 fn a_database_that_cuts_off_connections() {
     let pair = ReplicaPair::start();
     let load = pair.load(|load| {

@@ -51,6 +51,12 @@ impl FromStr for PostgresUrl {
 
     fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let authority = place.split_once("://").map_or(place, |(_, rest)| rest.split('/').next().unwrap_or(rest));
+        if authority.matches('@').count() > 1 {
+            return Err(PostgresUrlError(
+                "it has more than one @; write an @ of a user name or password as %40".into(),
+            ));
+        }
         let (mut tls_mode, mut roots, mut rest) = (TlsMode::Prefer, None, Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
@@ -134,6 +140,7 @@ mod tests {
             ("postgres://a/b?colour=red", "colour"),
             ("postgres:///b", "no host"),
             ("postgres://a:port/b", "port"),
+            ("postgres://ada:sec@ret@db/u", "%40"),
         ] {
             let refusal = text.parse::<PostgresUrl>().unwrap_err().to_string();
             assert!(refusal.contains(reason), "{text}: {refusal}");
