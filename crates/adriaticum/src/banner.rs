@@ -133,7 +133,7 @@ impl Banner {
             "\nReady. In another terminal, ask something:\n\n\
              curl {base_url}/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \
              -d '{{\"model\": \"adriaticum\", \"messages\": [{{\"role\": \"user\", \
-             \"content\": \"What is the capital of France?\"}}]}}'\n"
+             \"content\": \"Explain in one sentence what a database is.\"}}]}}'\n"
         ));
     }
 }

@@ -1,11 +1,15 @@
 //! Failures of the database under load, with two replicas.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use testbed::{Behaviour, Cluster, FakeRuntime, Service, chat_body};
+use testbed::{Behaviour, Cluster, FakeRuntime, Service, chat_body, wait_for_within};
 
 use crate::ADRIATICUM;
 use crate::load::Load;
+
+/// Longer than two probes of the database, which take up to ten seconds each.
+const PROBES: Duration = Duration::from_secs(60);
 
 /// Two replicas over a cluster, in front of an echoing runtime.
 struct ReplicaPair {
@@ -78,11 +82,11 @@ fn an_idle_replica_without_its_database_is_not_ready() {
         let says = body.contains("The database does not answer");
         (if ready { status == 200 } else { status == 503 && says }).then_some(())
     };
-    ADRIATICUM.wait_for("readiness", || is_ready(true));
+    wait_for_within(PROBES, "readiness", || is_ready(true));
     pair.cluster.stop("fast");
-    ADRIATICUM.wait_for("no readiness", || is_ready(false));
+    wait_for_within(PROBES, "no readiness", || is_ready(false));
     pair.cluster.start_again();
-    ADRIATICUM.wait_for("readiness again", || is_ready(true));
+    wait_for_within(PROBES, "readiness again", || is_ready(true));
 }
 
 #[test]
