@@ -4,55 +4,17 @@
 //! `Form` only for a form that was posted from a page of the console. Every read and change passes the viewer to the
 //! store, which enforces access.
 
-mod account;
-mod assets;
-mod audit;
-mod authenticator;
-mod chart;
-mod components;
-mod confirmation;
-mod console_request;
-mod cookies;
 mod counters;
-mod error;
-mod export;
-mod form;
-#[cfg(test)]
-mod fuzz;
-mod hash_pool;
-mod key_list;
-mod key_settings;
+mod credentials;
 mod keys;
-mod layout;
 mod limits;
-mod links;
-mod member;
 mod overview;
-mod paging;
-mod passkeys;
-mod password;
-mod person_choice;
+mod page;
+mod people;
 mod playground;
-mod prices;
-mod provider;
-mod range;
-mod requests;
-mod response;
 mod routes;
-mod runtime_table;
-mod second_factor;
-mod second_step;
-mod session;
 mod sign_in;
-mod snippets;
-mod sorting;
-mod team;
-mod throttle;
-mod turns;
 mod usage;
-mod usage_charts;
-mod usage_table;
-mod wrong_passwords;
 
 use std::sync::Arc;
 
@@ -65,15 +27,15 @@ use transport::{BodyBudget, ClientConnection, HostName, Rejection, Response, Sit
 use webauthn_rs::Webauthn;
 
 pub use crate::counters::SignInCounters;
-pub use crate::provider::{CALLBACK_PATH, IdentityProvider};
+pub use crate::sign_in::provider::{CALLBACK_PATH, IdentityProvider};
 
-use crate::console_request::ConsoleRequest;
-use crate::error::{ConsoleError, ConsoleResult};
-use crate::password::Passwords;
-use crate::response::ConsoleResponse;
-use crate::session::SignedIn;
-use crate::throttle::SignInThrottle;
-use crate::wrong_passwords::WrongPasswordLog;
+use crate::credentials::password::Passwords;
+use crate::credentials::throttle::SignInThrottle;
+use crate::credentials::wrong_passwords::WrongPasswordLog;
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::request::ConsoleRequest;
+use crate::page::response::ConsoleResponse;
+use crate::page::session::SignedIn;
 
 /// Max. memory for request bodies of signed-in people. Forms are small; the playground's requests may be as large as the
 /// API's.

@@ -7,17 +7,22 @@ use futures_util::FutureExt;
 use http::{Method, header};
 use transport::Response;
 
-use crate::console_request::ConsoleRequest;
-use crate::cookies::Cookie;
-use crate::error::{ConsoleError, ConsoleResult};
-use crate::export::Format;
-use crate::response::ConsoleResponse;
-use crate::session::{Anonymous, SignedIn};
-use crate::sorting::remembered;
-use crate::{
-    Worker, account, assets, audit, confirmation, export, key_list, key_settings, keys, layout, limits, links, member,
-    overview, passkeys, playground, prices, provider, requests, second_factor, second_step, sign_in, team, usage,
-};
+use crate::Worker;
+use crate::keys::{key, list as key_list, settings as key_settings};
+use crate::limits::page as limits;
+use crate::overview::page as overview;
+use crate::page::cookies::Cookie;
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::request::ConsoleRequest;
+use crate::page::response::ConsoleResponse;
+use crate::page::session::{Anonymous, SignedIn};
+use crate::page::sorting::remembered;
+use crate::page::{assets, layout};
+use crate::people::{account, audit, member, team};
+use crate::playground::page as playground;
+use crate::sign_in::{confirmation, first_step, links, passkeys, provider, second_factor, second_step};
+use crate::usage::export::Format;
+use crate::usage::{export, page as usage, prices, requests};
 
 pub(crate) async fn handle(worker: &Worker, mut request: ConsoleRequest) -> Response {
     let result = match AssertUnwindSafe(route(worker, &mut request)).catch_unwind().await {
@@ -35,7 +40,9 @@ pub(crate) async fn handle(worker: &Worker, mut request: ConsoleRequest) -> Resp
         }
         Ok(response) => response,
         // Scripts read the status instead of following a redirect.
-        Err(ConsoleError::SignedOut) if !request.is_json() => sign_in::redirect_to_sign_in(&worker.console, &request),
+        Err(ConsoleError::SignedOut) if !request.is_json() => {
+            first_step::redirect_to_sign_in(&worker.console, &request)
+        }
         Err(error) => {
             if let ConsoleError::Store(error) = &error {
                 tracing::error!(%error, "the console could not reach the database");
@@ -62,8 +69,8 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
     match (method.as_str(), path.as_slice()) {
         ("GET", ["assets", version, name]) => return assets::get(version, name),
         ("GET", ["openapi.json"]) => return Ok(ConsoleResponse::json(console.settings.api_description.clone())),
-        ("GET", ["sign-in"]) => return Ok(sign_in::page(&Anonymous::from_request(console, request)?, request)),
-        ("POST", ["sign-in"]) => return sign_in::sign_in(Anonymous::from_request(console, request)?, request).await,
+        ("GET", ["sign-in"]) => return Ok(first_step::page(&Anonymous::from_request(console, request)?, request)),
+        ("POST", ["sign-in"]) => return first_step::sign_in(Anonymous::from_request(console, request)?, request).await,
         ("GET", ["sign-in", "second-factor"]) => {
             return Ok(second_step::page(&Anonymous::from_request(console, request)?));
         }
@@ -101,8 +108,8 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         return match path.as_slice() {
             [] => overview::page(&user).await,
             ["keys"] => remembered(console, request, "keys", async |query| key_list::page(&user, query).await).await,
-            ["keys", id] => keys::detail(&user, id).await,
-            ["keys", id, "revoke"] => keys::confirm_revoke(&user, id).await,
+            ["keys", id] => key::detail(&user, id).await,
+            ["keys", id, "revoke"] => key::confirm_revoke(&user, id).await,
             ["usage"] => usage::page(&user, &request.query).await,
             ["usage.csv"] => export::usage(&user, &request.query, Format::Csv).await,
             ["usage.json"] => export::usage(&user, &request.query, Format::Json).await,
@@ -151,12 +158,12 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         return Ok(refused);
     }
     let changed = match path.as_slice() {
-        ["keys"] => keys::create(&user, &form).await,
-        ["keys", id, "rename"] => keys::rename(&user, id, &form).await,
+        ["keys"] => key::create(&user, &form).await,
+        ["keys", id, "rename"] => key::rename(&user, id, &form).await,
         ["keys", id, "rotate"] => key_settings::rotate(&user, id, &form).await,
         ["keys", id, "end-overlap"] => key_settings::end_overlap(&user, id, &form).await,
         ["keys", id, "settings"] => key_settings::save(&user, id, &form).await,
-        ["keys", id, "revoke"] => keys::revoke(&user, id, &form).await,
+        ["keys", id, "revoke"] => key::revoke(&user, id, &form).await,
         ["prices"] => prices::set(&user, &form).await,
         ["prices", "remove"] => prices::remove(&user, &form).await,
         ["limits"] => limits::set(&user, &form).await,
@@ -184,7 +191,7 @@ async fn route(worker: &Worker, request: &mut ConsoleRequest) -> ConsoleResult {
         ["account", "password"] => account::change_password(&user, &form).await,
         ["account", "sessions", "end-others"] => account::end_other_sessions(&user, &form).await,
         ["account", "sessions", id, "end"] => account::end_session(&user, id, &form).await,
-        ["sign-out"] => sign_in::sign_out(&user, &form).await,
+        ["sign-out"] => first_step::sign_out(&user, &form).await,
         _ => Err(ConsoleError::NotFound),
     };
     match changed {

@@ -1,0 +1,176 @@
+//! The list of API keys, with search, filter, sort order and pages.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chat::KeyId;
+use format::{key_state, number};
+use maud::{Markup, html};
+use store::{KeyOrder, KeyRecord, KeySearch, KeyState, KeyUsage, Period};
+
+use crate::keys::key::{NewKeyForm, badges, create_form};
+use crate::page::components::{data_table, empty, heading, measured, now, relative_time, relative_time_or};
+use crate::page::error::ConsoleResult;
+use crate::page::layout::Area;
+use crate::page::paging::Paging;
+use crate::page::request::Fields;
+use crate::page::response::ConsoleResponse;
+use crate::page::session::SignedIn;
+use crate::page::sorting::{Column, Direction, Order};
+
+/// The period in which requests and tokens are counted.
+const RECENT: Duration = Duration::from_secs(30 * 86_400);
+const STATES: [KeyState; 3] = [KeyState::Active, KeyState::Expired, KeyState::Revoked];
+/// Fields of the query that stay from page to page.
+const FILTERS: [&str; 3] = ["find", "state", "sort"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Name,
+    Created,
+    LastUsed,
+    Requests,
+    Tokens,
+    Expires,
+}
+
+const COLUMNS: [Column<By>; 6] = [
+    Column::text(By::Name, "name", "Name"),
+    Column::time(By::Created, "created", "Created"),
+    Column::time(By::LastUsed, "used", "Last used"),
+    Column::number(By::Requests, "requests", "Requests (30 d)"),
+    Column::number(By::Tokens, "tokens", "Tokens (30 d)"),
+    Column::text(By::Expires, "expires", "Expires"),
+];
+const NEWEST_FIRST: Order<By> = Order { by: By::Created, direction: Direction::Descending };
+
+type UsageOfKeys = HashMap<KeyId, KeyUsage>;
+
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    page_with(user, query, &NewKeyForm::default()).await
+}
+
+pub(crate) async fn page_with(
+    user: &SignedIn<'_>,
+    query: &Fields,
+    form: &NewKeyForm<'_>,
+) -> ConsoleResult<ConsoleResponse> {
+    let store = &user.console.store;
+    let usage = recent_usage(user).await?;
+    let (order, kept) = (Order::from_query(query, &COLUMNS, NEWEST_FIRST), query.only(&FILTERS));
+    let found = find(user, query, order, &usage).await?;
+    let paging = Paging::new(query, found.len());
+    let keys = store.keys_with_ids(user.viewer(), paging.cut(&found)).await?;
+    let has_keys = !found.is_empty() || store.has_keys(user.viewer()).await?;
+    let content = html! {
+        (heading("API Keys", html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } }))
+        @if !has_keys {
+            (empty("No keys yet", html! {
+                p { "Requests are authenticated with an API key. It is shown once, right after it is created." }
+                p { a.button.primary href="#create" { "Create API key" } }
+            }))
+        } @else {
+            (filters(query, order))
+            @if found.is_empty() {
+                (empty("No matching keys", html! {
+                    p { "No key in this state has the search text in its name, id, project or owner's e-mail address." }
+                    p { a.button href="/keys" { "Show all keys" } }
+                }))
+            } @else {
+                (table(user, &keys, &usage, order, &kept))
+                (paging.links(&kept, "key", ""))
+            }
+        }
+        (create_form(user, form))
+    };
+    Ok(user.page(Area::Keys, "API Keys", content))
+}
+
+async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
+    let period = Period::since(now().saturating_sub(RECENT));
+    let usage = user.console.store.usage_by_key(user.viewer(), period).await?;
+    Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
+}
+
+/// All matching keys, sorted. The database sorts by everything but usage.
+async fn find(user: &SignedIn<'_>, query: &Fields, order: Order<By>, usage: &UsageOfKeys) -> ConsoleResult<Vec<KeyId>> {
+    let state = STATES.into_iter().find(|state| key_state(*state) == query.get("state"));
+    let search = KeySearch { text: query.get("find"), state };
+    let column = match order.by {
+        By::Name => KeyOrder::Name,
+        By::Created | By::Requests | By::Tokens => KeyOrder::Created,
+        By::LastUsed => KeyOrder::LastUsed,
+        By::Expires => KeyOrder::Expiry,
+    };
+    let descending = order.direction == Direction::Descending;
+    let mut found = user.console.store.find_keys(user.viewer(), &search, column, descending).await?;
+    let figures = |key: &KeyId| usage.get(key).map(|usage| usage.figures).unwrap_or_default();
+    match order.by {
+        By::Requests => order.sort(&mut found, |key| figures(key).requests),
+        By::Tokens => order.sort(&mut found, |key| figures(key).total.sum),
+        By::Name | By::Created | By::LastUsed | By::Expires => {}
+    }
+    Ok(found)
+}
+
+fn filters(query: &Fields, order: Order<By>) -> Markup {
+    let state = query.get("state");
+    html! {
+        form.filters method="get" action="/keys" role="search" {
+            label {
+                "Search"
+                input type="search" name="find" value=(query.get("find")) placeholder="name, id, owner";
+            }
+            label { "State"
+                select name="state" {
+                    option value="" { "All" }
+                    @for name in STATES.map(key_state) {
+                        option value=(name) selected[state == name] { (name) }
+                    }
+                }
+            }
+            (order.choice(&COLUMNS))
+            button.plain type="submit" { "Apply" }
+        }
+    }
+}
+
+fn table(user: &SignedIn<'_>, keys: &[KeyRecord], usage: &UsageOfKeys, order: Order<By>, kept: &Fields) -> Markup {
+    let head = html! {
+        (order.head(&COLUMNS, kept, ""))
+        th scope="col" { "State" }
+    };
+    let rows = html! { @for key in keys { (row(user, key, usage.get(&key.id))) } };
+    html! { div.key-list { (data_table("API keys", head, rows)) } }
+}
+
+fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
+    let state = key.state(now());
+    let figures = usage.map(|usage| usage.figures).unwrap_or_default();
+    let name = format!("key-{}", key.id);
+    html! {
+        tr.over[state != KeyState::Active] {
+            th #(name) scope="row" data-label="Name" {
+                a href={ "/keys/" (key.id) } { (key.name) }
+                div.quiet.small { code { "adria_" (key.id) "_…" } }
+                @if let Some(project) = &key.project { div.small { (project) } }
+                @if user.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
+            }
+            td data-label="Created" { (relative_time(key.created_at)) }
+            td data-label="Last used" { (relative_time_or(key.last_used_at, "never")) }
+            td.right data-label="Requests (30 d)" {
+                @if figures.requests == 0 { "0" }
+                @else { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } }
+            }
+            td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
+            td data-label="Expires" { (relative_time_or(key.expires_at, "never")) }
+            td data-label="State" {
+                (badges(key))
+                @if !key.completions { div.quiet.small { "no permissions" } }
+                @if key.revoked_at.is_none() {
+                    div.small { a href={ "/keys/" (key.id) "/revoke" } aria-describedby=(name) { "Revoke" } }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The first page: the state of the service, the last day, and requests to copy.
+//!
+//! URLs of runtimes are for administrators only.
+
+pub(crate) mod page;
+pub(crate) mod runtime_table;

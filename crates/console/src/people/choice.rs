@@ -1,0 +1,44 @@
+//! Choosing a person in a form, by e-mail address: from a list, or in a text field if the list would be long.
+
+use maud::{Markup, html};
+use store::{Account, AccountId, Admin};
+
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::session::SignedIn;
+
+/// Max. people in the list. A longer one would make the page large and hard to use.
+const MAX_LISTED: usize = 200;
+
+pub(crate) struct PersonChoice<'a> {
+    pub(crate) field: &'a str,
+    /// Values and labels of choices that are not a single person; the first is the default.
+    pub(crate) others: &'a [(&'a str, &'a str)],
+    pub(crate) selected: Option<&'a str>,
+}
+
+impl PersonChoice<'_> {
+    pub(crate) fn render(&self, people: &[Account]) -> Markup {
+        html! {
+            @if people.len() <= MAX_LISTED {
+                select name=(self.field) {
+                    @for (value, label) in self.others { option value=(value) { (label) } }
+                    @for person in people {
+                        @let email = person.email.as_str();
+                        option value=(email) selected[self.selected == Some(email)] { (email) }
+                    }
+                }
+            } @else {
+                @let (value, label) = self.others.first().copied().unwrap_or_default();
+                input name=(self.field) value=(self.selected.unwrap_or(value)) autocomplete="off"
+                    placeholder={ "e-mail, or " (label) };
+            }
+        }
+    }
+}
+
+/// The account with that address.
+pub(crate) async fn find(user: &SignedIn<'_>, admin: Admin<'_>, email: &str) -> ConsoleResult<AccountId> {
+    let accounts = user.console.store.accounts(admin).await?;
+    let found = accounts.into_iter().find(|account| account.email.as_str().eq_ignore_ascii_case(email));
+    found.map(|account| account.id).ok_or(ConsoleError::NotFound)
+}

@@ -1,0 +1,404 @@
+//! The team, for administrators: accounts, invitations, roles.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{Access, Account, AccountChange, AccountError, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role};
+
+use crate::page::components::{
+    button_form, columns, copyable, csrf_field, data_table, empty, form_error, heading, relative_time,
+    relative_time_or, sentence,
+};
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::form::Form;
+use crate::page::layout::Area;
+use crate::page::paging::Paging;
+use crate::page::request::Fields;
+use crate::page::session::SignedIn;
+use crate::page::sorting::{Column, Direction, Order};
+
+/// The value in the form, its label, and days.
+const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
+const DEFAULT_EXPIRY: &str = "7";
+const MAX_NOTE_CHARS: usize = 120;
+/// Max. people in the list of those without a second factor.
+const MAX_WITHOUT_FACTOR: usize = 100;
+/// Max. pending links in the list. More than a few are a mistake.
+const MAX_LINKS: usize = 50;
+/// Max. deleted people in the list. `adriaticum accounts deleted` lists all.
+const MAX_DELETED: usize = 50;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Name,
+    Email,
+    Role,
+    Joined,
+    SignedIn,
+    State,
+}
+
+const COLUMNS: [Column<By>; 6] = [
+    Column::text(By::Name, "name", "Name"),
+    Column::text(By::Email, "email", "E-mail"),
+    Column::text(By::Role, "role", "Role"),
+    Column::time(By::Joined, "joined", "Joined"),
+    Column::time(By::SignedIn, "signed-in", "Last signed in"),
+    Column::text(By::State, "state", "State"),
+];
+const OLDEST_FIRST: Order<By> = Order { by: By::Joined, direction: Direction::Ascending };
+
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    page_with(user, query, html! {}).await
+}
+
+/// The page with a notice on top.
+async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> ConsoleResult {
+    let admin = user.admin()?;
+    let accounts = user.console.store.accounts(admin).await?;
+    let links = user.console.store.links(admin).await?;
+    let deleted = user.console.store.deleted_people(admin).await?;
+    // Without passwords, accounts come from the identity provider.
+    let passwords = user.console.settings.passwords;
+    let is_required = user.console.store.is_second_factor_required().await?;
+    let without_factor = user.console.store.accounts_without_second_factor(admin).await?;
+    let content = html! {
+        (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
+        (notice)
+        (members(user, &accounts, query))
+        section.card {
+            h2 { "Pending links" }
+            @if links.is_empty() {
+                p.quiet {
+                    "None. Invitations and password reset links are listed here until they are used or expire. "
+                    a href="#invite" { "Invite a team member" } "."
+                }
+            } @else {
+                (link_table(user, links.get(..MAX_LINKS).unwrap_or(&links)))
+                @if links.len() > MAX_LINKS {
+                    p.quiet { "The first " (MAX_LINKS) " of " (format::number(links.len() as u64)) " links." }
+                }
+            }
+        }
+        @if user.console.settings.identity_provider.is_some() && !deleted.is_empty() { (deleted_card(user, &deleted)) }
+        @if passwords {
+            (invite_form(user))
+            (second_factor_card(user, is_required, &without_factor))
+        }
+    };
+    Ok(user.page(Area::Team, "Team", content))
+}
+
+/// People whom the identity provider may still know.
+fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
+    html! {
+        section.card {
+            h2 { "Deleted people" }
+            p.quiet { "They cannot return through the identity provider until you allow it, and get a new account then." }
+            (data_table("Deleted people", columns(&["E-mail", "Deleted", ""]), html! {
+                @for person in deleted.iter().take(MAX_DELETED) {
+                    tr {
+                        th scope="row" data-label="E-mail" { (person.email) }
+                        td data-label="Deleted" { (relative_time(person.deleted_at)) }
+                        td.actions {
+                            (button_form(user, &format!("/team/deleted/{}/allow", person.account), "Allow", "plain"))
+                        }
+                    }
+                }
+            }))
+            @if deleted.len() > MAX_DELETED {
+                p.quiet { "The last " (MAX_DELETED) " of " (format::number(deleted.len() as u64)) " people." }
+            }
+        }
+    }
+}
+
+pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.allow_return(user.admin()?, id).await {
+        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return with a new account."))),
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account]) -> Markup {
+    html! {
+        section.card {
+            h2 { "Second factor" }
+            p {
+                @if is_required {
+                    "Everyone who signs in with a password needs an authenticator app or a passkey."
+                } @else {
+                    "Optional: each person decides about their own account."
+                }
+            }
+            @if without.is_empty() {
+                p.quiet { "Everyone who signs in with a password has a second factor." }
+            } @else {
+                p { (format::count(without.len() as u64, "active account")) " without a second factor:" }
+                ul #without-second-factor {
+                    @for account in without.iter().take(MAX_WITHOUT_FACTOR) {
+                        li { a href={ "/team/" (account.id) } { (account.name) } " " span.quiet { (account.email) } }
+                    }
+                }
+                @if without.len() > MAX_WITHOUT_FACTOR { p.quiet { "The first " (MAX_WITHOUT_FACTOR) " are listed." } }
+            }
+            form.inline method="post" action="/team/second-factor" {
+                (csrf_field(user))
+                input type="hidden" name="required" value=(if is_required { "no" } else { "yes" });
+                button type="submit" { @if is_required { "Make optional" } @else { "Require for everyone" } }
+            }
+        }
+    }
+}
+
+fn invite_form(user: &SignedIn<'_>) -> Markup {
+    html! {
+        section.card #invite {
+            h2 { "Invite a team member" }
+            p.quiet { "Creates a link to share. The person who opens it chooses an e-mail address and a password." }
+            form.fields method="post" action="/team/invitations" {
+                (csrf_field(user))
+                label {
+                    "For"
+                    input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address"
+                        autocomplete="off";
+                }
+                label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
+                label { "Expires after"
+                    select name="lifetime" {
+                        @for (value, label, _) in EXPIRY_CHOICES {
+                            option value=(value) selected[value == DEFAULT_EXPIRY] { (label) }
+                        }
+                    }
+                }
+                button.primary type="submit" { "Create link" }
+            }
+        }
+    }
+}
+
+fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup {
+    let wanted = query.get("find").to_lowercase();
+    let is_found = |account: &&Account| {
+        account.name.to_lowercase().contains(&wanted) || account.email.as_str().to_lowercase().contains(&wanted)
+    };
+    let order = Order::from_query(query, &COLUMNS, OLDEST_FIRST);
+    let mut found: Vec<&Account> = accounts.iter().filter(is_found).collect();
+    sort(&mut found, order);
+    let (paging, kept) = (Paging::new(query, found.len()), query.only(&["find", "sort"]));
+    html! {
+        form.filters method="get" action="/team" role="search" {
+            label {
+                "Search"
+                input type="search" name="find" value=(query.get("find")) placeholder="name or e-mail address";
+            }
+            (order.choice(&COLUMNS))
+            button.plain type="submit" { "Apply" }
+        }
+        @if found.is_empty() {
+            (empty("No matching members", html! {
+                p { "No member has the search text in their name or e-mail address." }
+                p { a.button href="/team" { "Show all members" } }
+            }))
+        } @else {
+            (member_table(user, paging.cut(&found), order.head(&COLUMNS, &kept, "")))
+            (paging.links(&kept, "member", ""))
+        }
+    }
+}
+
+fn sort(accounts: &mut [&Account], order: Order<By>) {
+    match order.by {
+        By::Name => order.sort(accounts, |account| account.name.to_lowercase()),
+        By::Email => order.sort(accounts, |account| account.email.to_string()),
+        By::Role => order.sort(accounts, |account| account.role.to_string()),
+        By::Joined => order.sort(accounts, |account| account.created_at),
+        By::SignedIn => order.sort(accounts, |account| account.signed_in_at),
+        By::State => order.sort(accounts, |account| account.disabled_at.is_some()),
+    }
+}
+
+/// Actions on a member are on the member's page.
+fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Markup {
+    let me = user.viewer().account().map(|account| account.id);
+    data_table(
+        "Team members",
+        head,
+        html! {
+            @for account in accounts {
+                @let disabled = account.disabled_at.is_some();
+                tr.over[disabled] {
+                    th scope="row" data-label="Name" {
+                        a href={ "/team/" (account.id) } { (account.name) }
+                        @if me == Some(account.id) { " " span.quiet { "(you)" } }
+                    }
+                    td data-label="E-mail" { (account.email) }
+                    td data-label="Role" { (account.role) }
+                    td data-label="Joined" { (relative_time(account.created_at)) }
+                    td data-label="Last signed in" { (relative_time_or(account.signed_in_at, "never")) }
+                    td data-label="State" {
+                        @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
+                    }
+                }
+            }
+        },
+    )
+}
+
+fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
+    html! {
+        (data_table("Links", columns(&["For", "Purpose", "Created by", "Expires", ""]), html! {
+            @for link in links {
+                tr {
+                    th scope="row" data-label="For" { (link.note) }
+                    td data-label="Purpose" {
+                        @match &link.purpose {
+                            LinkPurpose::SetUp => "set up",
+                            LinkPurpose::Join(role) => { "invitation as " (role) },
+                            LinkPurpose::Reset(_) => "password reset",
+                        }
+                    }
+                    td data-label="Created by" { (link.made_by) }
+                    td data-label="Expires" { (relative_time(link.expires_at)) }
+                    td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
+                }
+            }
+        }))
+    }
+}
+
+/// The page with a new link, which no other page shows.
+async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token) -> ConsoleResult {
+    let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
+    let notice = html! {
+        p.message role="status" { (message) }
+        section.card {
+            h2 { "Share this link" }
+            p { "It is shown only once and works once." }
+            (copyable("link", &link))
+        }
+    };
+    page_with(user, &Fields::default(), notice).await
+}
+
+pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let admin = user.admin()?;
+    user.console.require_passwords()?;
+    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).map_or(7, |(.., days)| *days);
+    let note: String =
+        form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
+    match user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await {
+        Ok(token) => page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await,
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let admin = user.admin()?;
+    user.console.require_passwords()?;
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let accounts = user.console.store.accounts(admin).await?;
+    let account = accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)?;
+    match user.console.store.create_reset_link(admin, &account.email).await {
+        Ok(token) => {
+            page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
+    let required = form.get("required") == "yes";
+    match user.console.store.require_second_factor(user.admin()?, required).await {
+        Ok(()) => {
+            let message = match required {
+                true => {
+                    "A second factor is now required. People without one set it up on the next page that they open."
+                }
+                false => "Second factors are now optional.",
+            };
+            Ok(user.redirect_with_message("/team", message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: LinkId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.revoke_link(user.admin()?, id).await {
+        Ok(true) => Ok(user.redirect_with_message("/team", "The link was revoked.")),
+        Ok(false) => Err(ConsoleError::NotFound),
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
+    match user.console.store.set_role(user.admin()?, id, role).await {
+        Ok(AccountChange { account, withdrawn_links, .. }) => {
+            let withdrawn = revoked_links(withdrawn_links);
+            let message = format!("{} is now {}.{withdrawn}", account.name, with_article(role));
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let access = Access::Disabled { revokes_keys: form.has("revoke-keys") };
+    match user.console.store.set_access(user.admin()?, id, access).await {
+        Ok(AccountChange { account, revoked_keys, withdrawn_links }) => {
+            let keys = match revoked_keys {
+                0 => String::new(),
+                count => format!(" Revoked {}.", format::count(count, "key")),
+            };
+            let message = format!("{} can no longer sign in.{keys}{}", account.name, revoked_links(withdrawn_links));
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    match user.console.store.set_access(user.admin()?, id, Access::Enabled).await {
+        Ok(AccountChange { account, .. }) => {
+            Ok(user.redirect_with_message(&format!("/team/{id}"), &format!("{} can sign in again.", account.name)))
+        }
+        Err(declined) => declined_page(user, declined).await,
+    }
+}
+
+/// A sentence, or empty if there were none.
+fn revoked_links(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " 1 pending link was revoked.".into(),
+        count => format!(" {} were revoked.", format::count(count as u64, "pending link")),
+    }
+}
+
+fn with_article(role: Role) -> &'static str {
+    match role {
+        Role::Admin => "an admin",
+        Role::Developer => "a developer",
+    }
+}
+
+pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
+    match declined {
+        AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
+        AccountError::NotAdmin => Err(ConsoleError::NotAllowed),
+        AccountError::OwnAccount => Ok(user.redirect_with_message("/account", "Change your own account here.")),
+        AccountError::Store(error) => Err(error.into()),
+        other => {
+            let notice = form_error(Some(&sentence(&other)));
+            Ok(page_with(user, &Fields::default(), notice).await?.with_status(StatusCode::CONFLICT))
+        }
+    }
+}

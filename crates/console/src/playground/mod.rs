@@ -1,0 +1,6 @@
+//! Conversations from the browser, and requests as programs in several languages.
+//!
+//! The API's handler completes the playground's requests; the conversation is never stored.
+
+pub(crate) mod page;
+pub(crate) mod snippets;

@@ -1,0 +1,265 @@
+//! Usage by time, key, person, project and outcome. Every figure comes from the roll-ups, like those of `adriaticum usage`;
+//! partial hours at the ends of a range are summed up from their requests.
+
+use std::time::Duration;
+
+use chat::KeyId;
+use format::{Group, amount, number, percent};
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{AccountId, Measured, Period, Phase, Step, UsageQuery, UsageReport};
+
+use crate::page::components::{change, empty, failed, form_error, heading, measured, now, time};
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::layout::Area;
+use crate::page::request::Fields;
+use crate::page::session::SignedIn;
+use crate::usage::breakdown::breakdown;
+use crate::usage::charts::{charts, phases};
+use crate::usage::range::{PRESETS, RangeError, TimeRange};
+
+/// Query fields that the links of the page and the exports keep.
+const KEPT: [&str; 10] = ["range", "from", "to", "by", "group", "key", "person", "phase", "sort", "page"];
+
+/// Groups that a viewer may choose. Developers see only their own usage, so they cannot group it by person.
+fn groups(user: &SignedIn<'_>) -> &'static [Group] {
+    match user.is_admin() {
+        true => &[Group::Time, Group::Key, Group::Person, Group::Project, Group::Outcome],
+        false => &[Group::Time, Group::Key, Group::Project, Group::Outcome],
+    }
+}
+
+pub(crate) struct UsageView {
+    pub(crate) range: TimeRange,
+    pub(crate) group: Group,
+    pub(crate) key: Option<KeyId>,
+    person: Option<AccountId>,
+    /// The phase that the latency chart shows.
+    pub(crate) phase: Phase,
+    pub(crate) report: UsageReport,
+    previous: UsageReport,
+}
+
+/// The range is checked before anything is read.
+pub(crate) async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Result<UsageView, RangeError>> {
+    let range = match TimeRange::from_query(query, now()) {
+        Ok(range) => range,
+        Err(error) => return Ok(Err(error)),
+    };
+    let group = groups(user).iter().find(|group| group.name() == query.get("group")).copied().unwrap_or(Group::Time);
+    let key: Option<KeyId> = match query.get("key") {
+        "" => None,
+        id => Some(id.parse().map_err(|_| ConsoleError::NotFound)?),
+    };
+    let person: Option<AccountId> = match query.get("person") {
+        "" => None,
+        id => user.admin().and_then(|_| id.parse().map(Some).map_err(|_| ConsoleError::NotFound))?,
+    };
+    let ask = |period, group| UsageQuery { period, key, step: range.step, person, group };
+    let store = &user.console.store;
+    let report =
+        store.usage(user.viewer(), &ask(range.period, group.grouping())).await?.ok_or(ConsoleError::NotFound)?;
+    let previous = store.usage(user.viewer(), &ask(range.previous, None)).await?.ok_or(ConsoleError::NotFound)?;
+    let phase = Phase::ALL.into_iter().find(|phase| phase.as_str() == query.get("phase")).unwrap_or(Phase::Total);
+    Ok(Ok(UsageView { range, group, key, person, phase, report, previous }))
+}
+
+pub(crate) async fn last_day(user: &SignedIn<'_>) -> ConsoleResult<UsageReport> {
+    let period = Period::since(now().saturating_sub(Duration::from_secs(86_400)));
+    let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: None };
+    Ok(user.console.store.usage(user.viewer(), &query).await?.unwrap_or_default())
+}
+
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    let kept = query.only(&KEPT);
+    let view = match load(user, query).await? {
+        Ok(view) => view,
+        Err(error) => return Ok(page_of_wrong_range(user, &kept, error)),
+    };
+    let export = kept.without(&["sort", "page", "phase"]);
+    let content = html! {
+        (heading("Usage", html! {
+            @if user.is_admin() { a.button href="/prices" { "Prices" } }
+            a.button href={ "/usage.csv" (export.with("", "")) } { "Export CSV" }
+            a.button href={ "/usage.json" (export.with("", "")) } { "Export JSON" }
+        }))
+        (toolbar(&kept, &view))
+        (chips(user, &kept, &view).await?)
+        div data-live {
+            (range_note(&view))
+            (totals(&view))
+            @if view.report.totals.requests == 0 {
+                (empty("No requests in this period", html! {
+                    p { "Choose a longer period, or send a request: " a href="/" { "the overview has an example" } "." }
+                }))
+            } @else {
+                (charts(&view))
+                (phases(&kept, &view))
+            }
+            (breakdown(&kept, &view, groups(user)))
+        }
+    };
+    Ok(user.page(Area::Usage, "Usage", content))
+}
+
+fn page_of_wrong_range(
+    user: &SignedIn<'_>,
+    query: &Fields,
+    error: RangeError,
+) -> crate::page::response::ConsoleResponse {
+    let content = html! {
+        (heading("Usage", html! {}))
+        (form_error(Some(&error.to_string())))
+        div.toolbar { (presets(query, "")) (range_form(query, query.get("from"), query.get("to"))) }
+    };
+    user.page(Area::Usage, "Usage", content).with_status(StatusCode::BAD_REQUEST)
+}
+
+fn toolbar(query: &Fields, view: &UsageView) -> Markup {
+    let (from, to) = view.range.ends(now());
+    let by = if view.range.step == Step::Hour { "hour" } else { "day" };
+    let query = query.without(&["page"]);
+    html! {
+        div.toolbar {
+            (presets(&query, view.range.name))
+            (range_form(&query, &from, &to))
+            nav.tabs aria-label="Interval" {
+                @if view.range.fits_hours() {
+                    a href=(query.with("by", "hour")) aria-current=[(by == "hour").then_some("true")] { "By hour" }
+                }
+                a href=(query.with("by", "day")) aria-current=[(by == "day").then_some("true")] { "By day" }
+            }
+        }
+    }
+}
+
+fn presets(query: &Fields, current: &str) -> Markup {
+    let query = query.without(&["from", "to", "page"]);
+    html! {
+        nav.tabs aria-label="Period" {
+            @for (name, label, _) in PRESETS {
+                a href=(query.with("range", name)) aria-current=[(current == name).then_some("true")] { (label) }
+            }
+        }
+    }
+}
+
+fn range_form(query: &Fields, from: &str, to: &str) -> Markup {
+    html! {
+        form.filters method="get" action="/usage" {
+            input type="hidden" name="range" value="custom";
+            @for name in ["group", "key", "person", "phase", "sort"] {
+                @if !query.get(name).is_empty() { input type="hidden" name=(name) value=(query.get(name)); }
+            }
+            label { "From (UTC)" input type="datetime-local" name="from" value=(from) required; }
+            label { "To (UTC)" input type="datetime-local" name="to" value=(to) required; }
+            button.plain type="submit" { "Apply" }
+        }
+    }
+}
+
+async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> ConsoleResult<Markup> {
+    let query = query.without(&["page"]);
+    let key = match view.key {
+        Some(key) => Some(user.console.store.key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?),
+        None => None,
+    };
+    let person = match view.person {
+        Some(person) => {
+            let accounts = user.console.store.accounts(user.admin()?).await?;
+            let found = accounts.into_iter().find(|account| account.id == person);
+            Some(found.map_or_else(
+                || ("Deleted".to_owned(), String::new()),
+                |account| (account.name, account.email.to_string()),
+            ))
+        }
+        None => None,
+    };
+    Ok(html! {
+        @if key.is_some() || person.is_some() {
+            p.chips {
+                @if let Some(key) = key {
+                    span.chip {
+                        "Key " strong { (key.name) } " " code { (key.id) }
+                        a href=(query.with("key", "")) { "×" span.hidden { " all keys" } }
+                    }
+                }
+                @if let Some((name, email)) = person {
+                    span.chip {
+                        "Person " strong { (name) } " " (email)
+                        a href=(query.with("person", "")) { "×" span.hidden { " everyone" } }
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn range_note(view: &UsageView) -> Markup {
+    let report = &view.report;
+    html! {
+        p.quiet {
+            @match view.range.name {
+                "custom" => { "From " (time(report.since)) " to " (time(report.until)) ". " }
+                _ => { "Since " (time(report.since)) ", in whole hours. " }
+            }
+            @if report.is_widened {
+                strong { "Widened to whole hours" } ", because individual requests of that time are no longer kept. "
+            }
+            "Days begin at midnight UTC."
+        }
+    }
+}
+
+/// The totals, compared with the previous period.
+fn totals(view: &UsageView) -> Markup {
+    let (now, previous) = (&view.report, &view.previous);
+    let compared = view.range.previous_label();
+    let requests = now.totals.requests;
+    let compared_card = |title: &str, figure: Markup, now: u64, before: u64, shown_before: &str| {
+        html! {
+            div.card {
+                h2 { (title) }
+                p.figure { (figure) }
+                @if previous.totals.requests == 0 {
+                    p.change { span.quiet { "no requests in " (compared) } }
+                } @else { (change(now, before, shown_before, &compared)) }
+            }
+        }
+    };
+    let card = |title: &str, figure, now, before: u64| compared_card(title, figure, now, before, &number(before));
+    let tokens =
+        |title: &str, now: Measured, before: Measured| card(title, measured(now, requests), now.sum, before.sum);
+    let (failures, failures_before) =
+        (failed(&now.totals, now.succeeded), failed(&previous.totals, previous.succeeded));
+    let latency = |title: &str, share: f64| {
+        let micros = |report: &UsageReport| {
+            report.latencies.percentile(Phase::Total, share).map_or(0, |latency| latency.as_micros() as u64)
+        };
+        let figure = match micros(now) {
+            0 => "–".to_owned(),
+            micros => format::micros(micros as f64),
+        };
+        let shown_before = format::micros(micros(previous) as f64);
+        compared_card(title, html! { (figure) }, micros(now), micros(previous), &shown_before)
+    };
+    html! {
+        section.cards.totals aria-label="Totals" {
+            (card("Requests", html! { (number(requests)) }, requests, previous.totals.requests))
+            @let share = html! { (number(failures)) " " span.unit { (percent(failures, requests)) } };
+            (card("Failed", share, failures, failures_before))
+            (latency("Latency, median", 0.5))
+            (latency("Latency, p95", 0.95))
+            (tokens("Prompt tokens", now.totals.prompt, previous.totals.prompt))
+            (tokens("Completion tokens", now.totals.completion, previous.totals.completion))
+            (tokens("Total tokens", now.totals.total, previous.totals.total))
+            @if let Some((cost, currency)) = now.cost.zip(now.currency) {
+                div.card {
+                    h2 { "Cost" }
+                    p.figure { (amount(cost)) " " span.unit { (currency) } }
+                    p.change { span.quiet { "computed, not billed" } }
+                }
+            }
+        }
+    }
+}

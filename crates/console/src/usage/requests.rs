@@ -1,0 +1,322 @@
+//! The list of requests, newest first, and the timeline of one. Message text is not stored, so it cannot be shown.
+
+use std::time::Duration;
+
+use chat::{FinishReason, RequestId, Timestamp};
+use format::{number, parse_time};
+use http::StatusCode;
+use maud::{Markup, html};
+use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
+
+use crate::page::components::{columns, copyable, data_table, empty, form_error, heading, relative_time, time};
+use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::layout::Area;
+use crate::page::request::Fields;
+use crate::page::session::SignedIn;
+use crate::usage::range::parse_end;
+
+const PAGE_SIZE: usize = 50;
+/// Max. people in the filter, so that the page stays small.
+const MAX_PEOPLE: usize = 500;
+
+/// Query fields of the filter and of the position in the list.
+const FIELDS: [&str; 8] = ["from", "to", "key", "person", "status", "slower", "id", "before"];
+
+pub(crate) enum Filter {
+    /// `None` once it was read, or if the id is malformed.
+    One(Option<RequestId>),
+    Matching(RequestQuery),
+}
+
+impl Filter {
+    /// The error is a sentence for the page.
+    pub(crate) fn parse(user: &SignedIn<'_>, query: &Fields) -> Result<Self, &'static str> {
+        if !query.get("id").is_empty() {
+            return Ok(Self::One(query.get("id").parse().ok()));
+        }
+        let since = field(query, "from", parse_time).map_err(|()| WRONG_TIME)?.unwrap_or_default();
+        let until = field(query, "to", parse_end).map_err(|()| WRONG_TIME)?;
+        if until.is_some_and(|until| until <= since) {
+            return Err("The range ends before it begins.");
+        }
+        let person = field(query, "person", |id| id.parse().ok()).map_err(|()| "There is no such person.")?;
+        let slower = field(query, "slower", |millis| millis.parse().ok());
+        Ok(Self::Matching(RequestQuery {
+            since,
+            until,
+            before: query.get("before").parse().ok(),
+            key: field(query, "key", |id| id.strip_prefix("adria_").unwrap_or(id).get(..12)?.parse().ok())
+                .map_err(|()| "A key's public id has 12 letters and digits.")?,
+            person: person.filter(|_| user.is_admin()),
+            status: field(query, "status", parse_status).map_err(|()| "The status must be a number or \"failed\".")?,
+            min_latency: slower
+                .map_err(|()| "The latency must be a whole number of milliseconds.")?
+                .map(Duration::from_millis),
+            limit: 0,
+        }))
+    }
+
+    /// The next rows, newest first, and the position of the rows after them, if there may be any. Moves the filter to that
+    /// position.
+    pub(crate) async fn next(
+        &mut self,
+        store: &Store,
+        viewer: &Viewer,
+        count: usize,
+    ) -> Result<(Vec<RecordedRequest>, Option<RequestId>), StoreError> {
+        match self {
+            Self::One(id) => match id.take() {
+                Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), None)),
+                None => Ok((Vec::new(), None)),
+            },
+            Self::Matching(query) => {
+                query.limit = count as u32 + 1;
+                let RequestPage { mut rows, searched_to } = store.search_requests(viewer, query).await?;
+                let has_more = rows.len() > count;
+                rows.truncate(count);
+                let next = if has_more { rows.last().map(|row| row.request_id) } else { searched_to };
+                query.before = next.or(query.before);
+                Ok((rows, next))
+            }
+        }
+    }
+}
+
+const WRONG_TIME: &str = "Enter times as a date and a time, such as 2026-11-15T10:20.";
+
+/// `None` if the field is empty.
+fn field<T>(query: &Fields, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ()> {
+    match query.get(name) {
+        "" => Ok(None),
+        text => parse(text).map(Some).ok_or(()),
+    }
+}
+
+fn parse_status(text: &str) -> Option<StatusFilter> {
+    if text == "failed" { Some(StatusFilter::Failed) } else { text.parse().ok().map(StatusFilter::Is) }
+}
+
+pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
+    let kept = query.only(&FIELDS);
+    let mut filter = match Filter::parse(user, query) {
+        Ok(filter) => filter,
+        Err(sentence) => {
+            let content = html! {
+                (heading("Requests", html! {}))
+                (form_error(Some(sentence)))
+                (filters(user, query).await?)
+            };
+            return Ok(user.page(Area::Requests, "Requests", content).with_status(StatusCode::BAD_REQUEST));
+        }
+    };
+    let (rows, next) = filter.next(&user.console.store, user.viewer(), PAGE_SIZE).await?;
+    let export = kept.with("before", "");
+    let content = html! {
+        (heading("Requests", html! {
+            a.button href={ "/requests.csv" (export) } { "Export CSV" }
+            a.button href={ "/requests.json" (export) } { "Export JSON" }
+        }))
+        (filters(user, query).await?)
+        div data-live {
+            @if rows.is_empty() { (nothing(&kept, next)) } @else { (table(&rows)) }
+            nav.pages aria-label="Pages of requests" {
+                @if !query.get("before").is_empty() { a.button.plain href=(export) { "Newest" } }
+                @if let Some(next) = next {
+                    a.button.plain href=(kept.with("before", &next.to_string())) {
+                        @if rows.len() < PAGE_SIZE { "Search older requests" } @else { "Older" }
+                    }
+                }
+            }
+            @if next.is_some() && rows.len() < PAGE_SIZE {
+                p.quiet { "The search for one page is limited. There may be older requests that match." }
+            }
+        }
+    };
+    Ok(user.page(Area::Requests, "Requests", content))
+}
+
+fn nothing(kept: &Fields, next: Option<RequestId>) -> Markup {
+    let is_filtered = FIELDS.iter().any(|name| !kept.get(name).is_empty());
+    html! {
+        @if next.is_some() {
+            (empty("No matching requests so far", html! { p { a href="/requests" { "Show all requests" } } }))
+        } @else if is_filtered {
+            (empty("No matching requests", html! {
+                p {
+                    "A request id is " code { "chatcmpl_" } " and 32 digits. "
+                    "Requests are deleted after the retention period."
+                }
+                p { a href="/requests" { "Show all requests" } }
+            }))
+        } @else {
+            (empty("No requests yet", html! {
+                p {
+                    "Send the first one: " a href="/" { "the overview has an example" } ", or use the "
+                    a href="/playground" { "playground" } "."
+                }
+            }))
+        }
+    }
+}
+
+async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
+    let people = match user.viewer().admin() {
+        Some(admin) => user.console.store.accounts(admin).await?,
+        None => Vec::new(),
+    };
+    let (status, person) = (query.get("status"), query.get("person"));
+    Ok(html! {
+        form.filters method="get" action="/requests" role="search" {
+            label { "From (UTC)" input type="datetime-local" name="from" value=(query.get("from")); }
+            label { "To (UTC)" input type="datetime-local" name="to" value=(query.get("to")); }
+            label { "Status"
+                select name="status" {
+                    option value="" { "All" }
+                    @for code in ["failed", "200", "400", "403", "413", "499", "502", "503"] {
+                        option value=(code) selected[status == code] { (code) }
+                    }
+                }
+            }
+            label { "Key" input type="search" name="key" value=(query.get("key")) placeholder="public id"; }
+            @if user.is_admin() {
+                label { "Person"
+                    select name="person" {
+                        option value="" { "All" }
+                        @for account in people.iter().take(MAX_PEOPLE) {
+                            option value=(account.id) selected[person == account.id.as_str()] { (account.email) }
+                        }
+                    }
+                }
+            }
+            label { "Min. latency (ms)"
+                input.short type="number" name="slower" min="0" step="1" value=(query.get("slower"));
+            }
+            label { "Request id" input type="search" name="id" value=(query.get("id")) placeholder="chatcmpl_…"; }
+            button.plain type="submit" { "Apply" }
+        }
+    })
+}
+
+fn table(rows: &[RecordedRequest]) -> Markup {
+    let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
+    html! {
+        @let head = columns(&["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"]);
+        div.request-list {
+            (data_table("Requests", head, html! {
+                @for row in rows {
+                    tr {
+                        th scope="row" data-label="Request" {
+                            a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
+                        }
+                        td data-label="Received" { (relative_time(row.request_id.timestamp())) }
+                        td data-label="Key" { (row.key_name) }
+                        td data-label="Outcome" { (outcome(row)) }
+                        td.right data-label="Tokens in + out" {
+                            (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
+                        }
+                        td.right data-label="Total" { (tokens(row.usage.total)) }
+                        td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn outcome(row: &RecordedRequest) -> Markup {
+    let class = match row.code {
+        None => "active",
+        Some(_) => "revoked",
+    };
+    html! {
+        span class={ "badge " (class) } { (row.status) }
+        " "
+        @for part in row.code.as_deref().unwrap_or("ok").split_inclusive('_') { (part) wbr; }
+    }
+}
+
+pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
+    let id: RequestId = id.parse().map_err(|_| ConsoleError::NotFound)?;
+    let row = user.console.store.request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
+    let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
+    let content = html! {
+        (heading("Request", html! { a.button href="/requests" { "All requests" } }))
+        section.card {
+            (copyable("request-id", &row.request_id.to_string()))
+            dl.facts {
+                dt { "Outcome" } dd { (outcome(&row)) }
+                dt { "Key" } dd { a href={ "/keys/" (row.key) } { (row.key_name) } " " code.quiet { (row.key) } }
+                dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
+                dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
+                dt { "Total tokens" } dd { (figure(row.usage.total)) }
+                dt { "Finish reason" } dd { (row.inference.finish_reason.map_or("–", FinishReason::as_str)) }
+                dt { "Runtime" } dd { (row.inference.runtime.as_deref().unwrap_or("–")) }
+                dt { "Grounding" } dd { (grounding(&row)) }
+            }
+        }
+        section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
+    };
+    Ok(user.page(Area::Requests, "Request", content))
+}
+
+fn grounding(row: &RecordedRequest) -> Markup {
+    let Some(grounding) = row.grounding else { return html! { "not scored" } };
+    html! {
+        @match (grounding.sources, row.search_us) {
+            (Some(0), _) => { "searched, no sources found" }
+            (Some(1), _) => { "1 source" }
+            (Some(sources), _) => { (sources) " sources" }
+            (None, Some(_)) => { "search failed" }
+            (None, None) => { "not needed" }
+        }
+        " " span.quiet { "score " (format!("{:.2}", grounding.score)) ", scorer " (grounding.scorer) }
+    }
+}
+
+fn timeline(row: &RecordedRequest) -> Markup {
+    let mut at = 0;
+    let mut events = vec![("Received", 0, None, "key accepted")];
+    if let Some(queue) = row.queue_us {
+        at += queue;
+        events.push(("Admitted", at, Some(queue), "read, validated and admitted"));
+    }
+    if let Some(search) = row.search_us {
+        at += search;
+        events.push(("Searched", at, Some(search), "search results received"));
+    }
+    if row.queue_us.is_some() {
+        events.push(("Dispatched", at, None, "sent to a runtime"));
+    }
+    if let Some(inference) = row.inference_us {
+        at += inference;
+        events.push(("Completed", at, Some(inference), "completion received"));
+    }
+    let last = row.total_us.max(at);
+    events.push(("Submitted", last, None, "to the ledger"));
+    if let Some(persist) = row.persist_us {
+        events.push(("Persisted", last + persist, Some(persist), "durable, then the response was sent"));
+    }
+    let start = row.request_id.unix_micros();
+    let whole = (last + row.persist_us.unwrap_or(0)).max(1) as f64;
+    html! {
+        ol.timeline {
+            @for (name, after, took, what) in events {
+                li {
+                    span.event { (name) }
+                    span.when {
+                        (time(Timestamp::from_micros(start + after))) " "
+                        span.quiet { "+" (format::micros(after as f64)) }
+                    }
+                    svg.bar viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true" {
+                        @if let Some(took) = took {
+                            @let width = (took as f64 / whole * 100.0).max(0.5);
+                            rect.took x=(format!("{:.2}", ((after - took) as f64 / whole * 100.0).min(99.5)))
+                                y="0" width=(format!("{width:.2}")) height="6" {}
+                        }
+                    }
+                    span.quiet { (what) @if let Some(took) = took { ", " (format::micros(took as f64)) } }
+                }
+            }
+        }
+    }
+}
