@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::grounding::index::Indexer;
 use api::{Api, ApiAddress, ApiSettings};
-use console::SignInCounters;
+use console::{SIGN_IN_OUTCOMES, SignInCounters};
 use ops::{AlertCounters, Ops};
 use runtimes::Pool;
 use tokio::signal::unix::SignalKind;
@@ -85,7 +85,7 @@ async fn run(settings: &Settings, load: LoadSettings<'_>, first_key: bool) -> Re
     }
     let api = Api::new(api, store.clone(), ledger, pool, grounder);
     let (lifecycle, lifecycle_receiver) = watch::channel(Lifecycle::Serving);
-    let sign_ins = Arc::new(SignInCounters::default());
+    let sign_ins = Arc::new(SignInCounters::new(SIGN_IN_OUTCOMES));
     let counters = Arc::new(AlertCounters::default());
     tokio::spawn(Alerts::new(store.clone(), webhook, counters.clone()).run());
     let version = env!("CARGO_PKG_VERSION");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use api::{Api, ApiAddress, ApiSettings};
 use chat::{ApiKey, KeyName, Timestamp};
-use console::{Console, ConsoleSettings};
+use console::{Console, ConsoleSettings, SIGN_IN_OUTCOMES, SignInCounters};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -96,7 +96,8 @@ impl World {
             identity_provider: None,
             webhook: false,
         };
-        let console = Console::new(settings, store.clone(), api.clone(), Arc::default()).unwrap();
+        let sign_ins = Arc::new(SignInCounters::new(SIGN_IN_OUTCOMES));
+        let console = Console::new(settings, store.clone(), api.clone(), sign_ins).unwrap();
 
         let operator = Viewer::operator();
         let link = store.invite(operator.admin().unwrap(), Role::Admin, "Ada", DAY).await.unwrap();

@@ -1,9 +1,13 @@
-//! A histogram that is cheap to update: a few atomic additions, no lock, no allocation.
+//! Histograms and counters that are cheap to update: a few atomic additions, no lock, no allocation.
 //!
 //! Values are integers in the unit of the bucket bounds. A thread that records often has a separate histogram, so that no
 //! two threads write to the same memory; a reader merges the snapshots.
 
+mod counters;
+
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use self::counters::Counters;
 
 #[derive(Debug)]
 pub struct Histogram {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Api, Health, reject, reject_foreign_host};
-use console::SignInCounters;
+use histogram::Counters;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::sync::watch;
@@ -37,7 +37,8 @@ pub struct Ops {
     api: Arc<Api>,
     lifecycle: watch::Receiver<Lifecycle>,
     certificates: Option<Arc<Certificates>>,
-    sign_ins: Arc<SignInCounters>,
+    /// To the console, by outcome.
+    sign_ins: Arc<Counters<3>>,
     alerts: Arc<AlertCounters>,
     metrics: Metrics,
     database: Probe,
@@ -50,7 +51,7 @@ impl Ops {
         api: Arc<Api>,
         lifecycle: watch::Receiver<Lifecycle>,
         certificates: Option<Arc<Certificates>>,
-        sign_ins: Arc<SignInCounters>,
+        sign_ins: Arc<Counters<3>>,
         alerts: Arc<AlertCounters>,
         version: &'static str,
     ) -> Arc<Self> {

@@ -8,8 +8,8 @@ use argon2::Block;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use crate::credentials::throttle::Attempt;
-use crate::credentials::turns::Turns;
+use crate::credentials::SignInAttempt;
+use crate::credentials::round_robin::RoundRobin;
 
 const THREADS: usize = 2;
 
@@ -28,7 +28,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    turns: Turns<IpAddr, Job>,
+    queue: RoundRobin<IpAddr, Job>,
     is_closed: bool,
 }
 
@@ -45,7 +45,7 @@ impl HashPool {
     /// Runs work when it is the visitor's turn; `None` if it panicked. Work is skipped if its caller has disconnected.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        attempt: &Attempt<'_>,
+        attempt: &SignInAttempt<'_>,
         work: impl FnOnce(&mut Memory) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, result) = oneshot::channel();
@@ -54,7 +54,7 @@ impl HashPool {
                 let _ = sender.send(work(memory)); // fails if the caller has disconnected meanwhile
             }
         };
-        self.0.state.lock().turns.push(attempt.network(), Box::new(job));
+        self.0.state.lock().queue.push(attempt.network(), Box::new(job));
         self.0.changed.notify_one();
         result.await.ok()
     }
@@ -84,7 +84,7 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            if let Some(job) = state.turns.pop() {
+            if let Some(job) = state.queue.pop() {
                 return Some(job);
             }
             self.changed.wait(&mut state);

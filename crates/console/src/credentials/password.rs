@@ -4,8 +4,8 @@ use argon2::password_hash::{Output, ParamsString, PasswordHash, SaltString};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use subtle::ConstantTimeEq;
 
+use crate::credentials::SignInAttempt;
 use crate::credentials::hash_pool::{HashPool, Memory};
-use crate::credentials::throttle::Attempt;
 
 pub(crate) const MIN_CHARS: usize = 10;
 const MAX_CHARS: usize = 200;
@@ -29,12 +29,12 @@ impl Passwords {
     }
 
     /// `None` if the system has no random numbers, or if hashing panicked.
-    pub(crate) async fn hash(&self, attempt: &Attempt<'_>, password: NewPassword) -> Option<String> {
+    pub(crate) async fn hash(&self, attempt: &SignInAttempt<'_>, password: NewPassword) -> Option<String> {
         self.pool.run(attempt, move |memory| password.hash(memory)).await.flatten()
     }
 
     /// `false` without a hash, after the same time.
-    pub(crate) async fn verify(&self, attempt: &Attempt<'_>, typed: &str, hash: Option<String>) -> bool {
+    pub(crate) async fn verify(&self, attempt: &SignInAttempt<'_>, typed: &str, hash: Option<String>) -> bool {
         let typed: String = typed.chars().take(MAX_CHARS).collect();
         let verified = self.pool.run(attempt, move |memory| match hash {
             Some(hash) => matches(&typed, &hash, memory).unwrap_or_else(|| {

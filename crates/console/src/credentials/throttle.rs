@@ -74,7 +74,7 @@ impl SignInThrottle {
         &self,
         address: IpAddr,
         account: Option<&Email>,
-    ) -> Result<Result<Attempt<'_>, TooManyAttempts>, StoreError> {
+    ) -> Result<Result<SignInAttempt<'_>, TooManyAttempts>, StoreError> {
         let network = NetworkClient::new(address);
         let is_returning = match account {
             Some(account) => self.is_returning(network, account).await?,
@@ -96,7 +96,7 @@ impl SignInThrottle {
     }
 
     /// Admits an attempt that costs work but is no guess.
-    pub(crate) fn enter(&self, address: IpAddr) -> Result<Attempt<'_>, TooManyAttempts> {
+    pub(crate) fn enter(&self, address: IpAddr) -> Result<SignInAttempt<'_>, TooManyAttempts> {
         self.enter_share(&self.strangers, NetworkClient::new(address))
     }
 
@@ -111,13 +111,13 @@ impl SignInThrottle {
         &self,
         share: &Admission<NetworkClient>,
         network: NetworkClient,
-    ) -> Result<Attempt<'_>, TooManyAttempts> {
+    ) -> Result<SignInAttempt<'_>, TooManyAttempts> {
         let held = share.held_by(&network);
         let permit = (held < MAX_ATTEMPTS_PER_NETWORK).then(|| share.enter(network)).flatten();
         let permit = permit.ok_or(if held > 0 { TooManyAttempts::Network } else { TooManyAttempts::Everyone })?;
         let mut networks: Vec<_> = network.parties().map(|network| format!("network {network}")).collect();
         networks.reverse();
-        Ok(Attempt { store: &self.store, network, networks, account: None, _permit: permit })
+        Ok(SignInAttempt { store: &self.store, network, networks, account: None, _permit: permit })
     }
 }
 
@@ -127,7 +127,7 @@ fn account_subject(email: &Email) -> String {
 }
 
 /// An attempt in flight, counted while it exists. Only with one is a password hashed.
-pub(crate) struct Attempt<'a> {
+pub(crate) struct SignInAttempt<'a> {
     store: &'a Store,
     network: NetworkClient,
     /// The networks that failures are counted by, the smallest first.
@@ -136,7 +136,7 @@ pub(crate) struct Attempt<'a> {
     _permit: Permit<NetworkClient>,
 }
 
-impl Attempt<'_> {
+impl SignInAttempt<'_> {
     pub(crate) fn network(&self) -> IpAddr {
         self.network.address()
     }

@@ -122,40 +122,15 @@ impl WrongPasswordLog {
 }
 
 async fn write(store: &Store, line: &WrongPasswords) {
-    let account = line.account.as_ref().map(Email::as_str);
-    match line.at {
-        PasswordTry::SignIn => {
-            tracing::warn!(
-                account,
-                address = line.address,
-                count = line.count,
-                "sign-in failed: wrong password or account"
-            );
-        }
-        PasswordTry::SecondFactor => {
-            tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong second factor");
-        }
-        PasswordTry::Passkey => {
-            tracing::warn!(account, address = line.address, count = line.count, "sign-in failed: wrong passkey");
-        }
-        PasswordTry::Provider(reason) => {
-            tracing::warn!(
-                account,
-                address = line.address,
-                count = line.count,
-                ?reason,
-                "a person of the identity provider was refused"
-            );
-        }
-        PasswordTry::Confirmation => {
-            tracing::warn!(
-                account,
-                address = line.address,
-                count = line.count,
-                "change of an account failed: wrong password"
-            );
-        }
-    }
+    let (what, reason) = match line.at {
+        PasswordTry::SignIn => ("sign-in failed: wrong password or account", None),
+        PasswordTry::SecondFactor => ("sign-in failed: wrong second factor", None),
+        PasswordTry::Passkey => ("sign-in failed: wrong passkey", None),
+        PasswordTry::Provider(reason) => ("a person of the identity provider was refused", Some(reason)),
+        PasswordTry::Confirmation => ("change of an account failed: wrong password", None),
+    };
+    let (account, reason) = (line.account.as_ref().map(Email::as_str), reason.map(tracing::field::debug));
+    tracing::warn!(account, address = line.address, count = line.count, reason, "{what}");
     if let Err(error) = store.record_wrong_passwords(line).await {
         tracing::error!(%error, "failed sign-ins could not be written to the audit log");
     }

@@ -2,21 +2,18 @@
 
 use std::time::Duration;
 
-use chat::{KeyId, KeyName};
+use chat::{ApiKey, KeyId, KeyName};
 use format::key_state;
-use http::StatusCode;
 use maud::{Markup, html};
-use store::{AccountError, KeyRecord, Limit, NewKey, Project, RequestQuery, Scope};
+use store::{KeyRecord, Limit, LimitKind, NewKey, Project, RequestQuery, Scope};
 
 use crate::keys::{list, settings};
-use crate::limits::page as limits;
-use crate::page::components::{copyable, csrf_field, form_error, heading, now, sentence, time, time_or};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::request::Fields;
-use crate::page::session::SignedIn;
-use crate::playground::snippets::curl;
+use crate::limits::{form as limit_form, page as limits};
+use crate::page::{
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Fields, Form, Refusal, SignedIn, copyable, csrf_field,
+    found, heading, now, parse_id, select, sentence, time, time_or,
+};
+use crate::playground::curl;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// The value in the form, its label, and days.
@@ -28,16 +25,6 @@ const EXPIRY_CHOICES: [(&str, &str, Option<u32>); 5] = [
     ("365", "1 year", Some(365)),
 ];
 
-#[derive(Default)]
-pub(crate) struct NewKeyForm<'a> {
-    name: &'a str,
-    without_completions: bool,
-    lifetime: &'a str,
-    project: &'a str,
-    amount: &'a str,
-    error: Option<&'a str>,
-}
-
 /// The state as badges.
 pub(crate) fn badges(key: &KeyRecord) -> Markup {
     let state = key_state(key.state(now()));
@@ -47,31 +34,26 @@ pub(crate) fn badges(key: &KeyRecord) -> Markup {
     }
 }
 
-pub(crate) fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup {
+pub(crate) fn create_form(user: &SignedIn<'_>, draft: &Draft) -> Markup {
+    let allows_completions = !draft.is_refused() || !draft.get("completions").is_empty();
     html! {
         section.card #create {
             h2 { "Create API key" }
-            (form_error(form.error))
+            (draft.message())
             form.fields method="post" action="/keys" {
                 (csrf_field(user))
                 label { "Name"
-                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(form.name)
+                    input name="name" required maxlength=(KeyName::MAX_CHARS) value=(draft.get("name"))
                         placeholder="my app" autocomplete="off";
                 }
-                label { "Expiration"
-                    select name="lifetime" {
-                        @for (value, label, _) in EXPIRY_CHOICES {
-                            option value=(value) selected[form.lifetime == value] { (label) }
-                        }
-                    }
-                }
+                (select("Expiration", "lifetime", EXPIRY_CHOICES.map(|(value, label, _)| (value, label)), draft.get("lifetime")))
                 label { "Project (optional)"
-                    input name="project" maxlength=(Project::MAX_CHARS) value=(form.project)
+                    input name="project" maxlength=(Project::MAX_CHARS) value=(draft.get("project"))
                         placeholder="search" autocomplete="off";
                 }
-                @if user.is_admin() { (limits::fields(form.amount)) }
+                @if user.is_admin() { (limit_form::fields(draft.get("amount"))) }
                 label.check {
-                    input type="checkbox" name="completions" value="yes" checked[!form.without_completions];
+                    input type="checkbox" name="completions" value="yes" checked[allows_completions];
                     span { "Allow completions" }
                 }
                 button.primary type="submit" { "Create key" }
@@ -81,56 +63,57 @@ pub(crate) fn create_form(user: &SignedIn<'_>, form: &NewKeyForm<'_>) -> Markup 
 }
 
 pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let parsed = parse_name(form.get("name"))
-        .and_then(|name| Ok((name, parse_project(form.get("project"))?, limits::optional(user, form)?)));
-    let (name, project, limit) = match parsed {
+    let refused = async |refusal| list::page_with(user, &Fields::default(), &form.refused(refusal)).await;
+    let (new, limit) = match parse_new(user, form) {
         Ok(parsed) => parsed,
-        Err(sentence) => {
-            let form = NewKeyForm {
-                name: form.get("name"),
-                without_completions: !form.has("completions"),
-                lifetime: form.get("lifetime"),
-                project: form.get("project"),
-                amount: form.get("amount"),
-                error: Some(&sentence),
-            };
-            let page = list::page_with(user, &Fields::default(), &form).await?;
-            return Ok(page.with_status(StatusCode::BAD_REQUEST));
-        }
+        Err(text) => return refused(Refusal::invalid(text)).await,
     };
-    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).and_then(|(.., days)| *days);
-    let expires_at = days.map(|days| user.console.store.now() + days * DAY);
-    let new = NewKey { name: name.clone(), completions: form.has("completions"), expires_at, project };
-    let key = match user.console.store.create_key(user.viewer(), new, user.console.settings.keys_per_person).await {
+    let name = new.name.clone();
+    let key = match user.store().create_key(user.viewer(), new, user.console.settings.keys_per_person).await {
         Ok(key) => key,
-        Err(error @ AccountError::TooManyKeys(_)) => {
-            let error = sentence(&error);
-            let form = NewKeyForm { name: form.get("name"), error: Some(&error), ..NewKeyForm::default() };
-            let page = list::page_with(user, &Fields::default(), &form).await?;
-            return Ok(page.with_status(StatusCode::CONFLICT));
-        }
-        Err(error) => return Err(settings::declined(error)),
+        Err(error) => return refused(Refusal::from_conflict(error)?).await,
     };
     if let Some((kind, amount)) = limit {
-        let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
-        user.console.store.set_limit(user.admin()?, limit).await.map_err(settings::declined)?;
+        user.store().set_limit(user.admin()?, Limit { scope: Scope::Key(key.id()), kind, amount }).await?;
     }
+    let message = html! {
+        "The key " strong { (name.as_str()) } " was created."
+        @if let Some((kind, amount)) = limit { " It is limited to " (format::limit(kind, amount)) "." }
+    };
+    Ok(page_with_secret(user, "API Keys", message, &key, "/keys"))
+}
+
+/// The page with a new secret, which no other page shows.
+pub(crate) fn page_with_secret(
+    user: &SignedIn<'_>,
+    title: &str,
+    message: Markup,
+    key: &ApiKey,
+    next: &str,
+) -> ConsoleResponse {
     let content = html! {
-        (heading("API Keys", html! {}))
-        p.message role="status" {
-            "The key " strong { (name.as_str()) } " was created."
-            @if let Some((kind, amount)) = limit { " It is limited to " (format::limit(kind, amount)) "." }
-        }
+        (heading(title, html! {}))
+        p.message role="status" { (message) }
         section.card {
             h2 { "Your new API key" }
             p { "Copy it now. It is not shown again: only a hash of it is stored." }
             (copyable("key", key.reveal()))
             h2 { "Try it" }
             (copyable("try", &curl(&user.console.settings.api_base_url, key.reveal())))
-            p { a.button href="/keys" { "Done" } }
+            p { a.button href=(next) { "Done" } }
         }
     };
-    Ok(user.page(Area::Keys, "Key created", content))
+    user.page(Area::Keys, "New API key", content)
+}
+
+/// The key and its limit in the form.
+fn parse_new(user: &SignedIn<'_>, form: &Form) -> Result<(NewKey, Option<(LimitKind, u64)>), String> {
+    let name = parse_name(form.get("name"))?;
+    let project = Project::parse_optional(form.get("project")).map_err(|error| sentence(&error))?;
+    let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).and_then(|(.., days)| *days);
+    let expires_at = days.map(|days| user.store().now() + days * DAY);
+    let new = NewKey { name, completions: form.has("completions"), expires_at, project };
+    Ok((new, limit_form::optional(user, form)?))
 }
 
 fn parse_name(typed: &str) -> Result<KeyName, String> {
@@ -141,29 +124,19 @@ fn parse_name(typed: &str) -> Result<KeyName, String> {
         .map_err(|_| format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS))
 }
 
-fn parse_project(typed: &str) -> Result<Option<Project>, String> {
-    Project::parse_optional(typed).map_err(|error| sentence(&error))
-}
-
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let key = find(user, id).await?;
-    let content = detail_content(user, &key, &key.name, None).await?;
-    Ok(user.page(Area::Keys, &key.name, content))
+    page_with(user, &key, &Draft::with("name", &key.name)).await
 }
 
-async fn detail_content(
-    user: &SignedIn<'_>,
-    key: &KeyRecord,
-    typed: &str,
-    error: Option<&str>,
-) -> ConsoleResult<Markup> {
+async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> ConsoleResult {
     let limits = if key.playground {
         html! {}
     } else {
         limits::of_key(user, key.id).await?
     };
-    let forms = settings::forms(user, key).await?;
-    Ok(html! {
+    let settings = settings::forms(user, key).await?;
+    let content = html! {
         (heading(&key.name, html! {
             a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
             a.button href={ "/requests?key=" (key.id) } { "Requests" }
@@ -172,7 +145,7 @@ async fn detail_content(
             }
         }))
         section.card {
-            (form_error(error))
+            (draft.message())
             @if key.playground {
                 p {
                     "Requests from the owner's playground are recorded under this key. "
@@ -183,7 +156,7 @@ async fn detail_content(
                     (csrf_field(user))
                     label {
                         "Name"
-                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(typed) autocomplete="off";
+                        input name="name" required maxlength=(KeyName::MAX_CHARS) value=(draft.get("name")) autocomplete="off";
                     }
                     button type="submit" { "Rename" }
                 }
@@ -212,31 +185,25 @@ async fn detail_content(
             }
         }
         (limits)
-        (forms)
-    })
+        (settings)
+    };
+    Ok(user.page(Area::Keys, &key.name, content).with_status(draft.status()))
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    match parse_name(form.get("name")) {
-        Ok(name) => match user.console.store.rename_key(user.viewer(), key.id, &name).await? {
-            true => {
-                let message = format!("Renamed {} to {name}.", key.name);
-                Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &message))
-            }
-            false => Err(ConsoleError::NotFound),
-        },
-        Err(sentence) => {
-            let content = detail_content(user, &key, form.get("name"), Some(&sentence)).await?;
-            Ok(user.page(Area::Keys, &key.name, content).with_status(StatusCode::BAD_REQUEST))
-        }
-    }
+    let name = match parse_name(form.get("name")) {
+        Ok(name) => name,
+        Err(text) => return page_with(user, &key, &form.refused(Refusal::invalid(text))).await,
+    };
+    found(user.store().rename_key(user.viewer(), key.id, &name).await?)?;
+    user.redirect_with_message(&format!("/keys/{}", key.id), &format!("Renamed {} to {name}.", key.name))
 }
 
 pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let key = find(user, id).await?;
     let newest = RequestQuery { key: Some(key.id), limit: 1, ..RequestQuery::default() };
-    let last = user.console.store.requests(user.viewer(), &newest).await?;
+    let last = user.store().requests(user.viewer(), &newest).await?;
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
@@ -265,16 +232,12 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
 
 pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    match user.console.store.revoke_key(user.viewer(), key.id).await? {
-        Some(_) => {
-            let message = format!("{} was revoked. It is rejected from the next request on.", key.name);
-            Ok(user.redirect_with_message("/keys", &message))
-        }
-        None => Err(ConsoleError::NotFound),
-    }
+    found(user.store().revoke_key(user.viewer(), key.id).await?.is_some())?;
+    let message = format!("{} was revoked. It is rejected from the next request on.", key.name);
+    user.redirect_with_message("/keys", &message)
 }
 
 pub(crate) async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<KeyRecord> {
-    let id: KeyId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    user.console.store.key(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
+    let id: KeyId = parse_id(id)?;
+    user.store().key(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
 }

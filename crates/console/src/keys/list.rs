@@ -8,15 +8,11 @@ use format::{key_state, number};
 use maud::{Markup, html};
 use store::{KeyOrder, KeyRecord, KeySearch, KeyState, KeyUsage, Period};
 
-use crate::keys::key::{NewKeyForm, badges, create_form};
-use crate::page::components::{data_table, empty, heading, measured, now, relative_time, relative_time_or};
-use crate::page::error::ConsoleResult;
-use crate::page::layout::Area;
-use crate::page::paging::Paging;
-use crate::page::request::Fields;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::SignedIn;
-use crate::page::sorting::{Column, Direction, Order};
+use crate::keys::key::{badges, create_form};
+use crate::page::{
+    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, heading,
+    measured, now, relative_time, relative_time_or, search_input, select,
+};
 
 /// The period in which requests and tokens are counted.
 const RECENT: Duration = Duration::from_secs(30 * 86_400);
@@ -47,15 +43,11 @@ const NEWEST_FIRST: Order<By> = Order { by: By::Created, direction: Direction::D
 type UsageOfKeys = HashMap<KeyId, KeyUsage>;
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    page_with(user, query, &NewKeyForm::default()).await
+    page_with(user, query, &Draft::default()).await
 }
 
-pub(crate) async fn page_with(
-    user: &SignedIn<'_>,
-    query: &Fields,
-    form: &NewKeyForm<'_>,
-) -> ConsoleResult<ConsoleResponse> {
-    let store = &user.console.store;
+pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
+    let store = user.store();
     let usage = recent_usage(user).await?;
     let (order, kept) = (Order::from_query(query, &COLUMNS, NEWEST_FIRST), query.only(&FILTERS));
     let found = find(user, query, order, &usage).await?;
@@ -81,14 +73,14 @@ pub(crate) async fn page_with(
                 (paging.links(&kept, "key", ""))
             }
         }
-        (create_form(user, form))
+        (create_form(user, draft))
     };
-    Ok(user.page(Area::Keys, "API Keys", content))
+    Ok(user.page(Area::Keys, "API Keys", content).with_status(draft.status()))
 }
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     let period = Period::since(now().saturating_sub(RECENT));
-    let usage = user.console.store.usage_by_key(user.viewer(), period).await?;
+    let usage = user.store().usage_by_key(user.viewer(), period).await?;
     Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
 }
 
@@ -103,7 +95,7 @@ async fn find(user: &SignedIn<'_>, query: &Fields, order: Order<By>, usage: &Usa
         By::Expires => KeyOrder::Expiry,
     };
     let descending = order.direction == Direction::Descending;
-    let mut found = user.console.store.find_keys(user.viewer(), &search, column, descending).await?;
+    let mut found = user.store().find_keys(user.viewer(), &search, column, descending).await?;
     let figures = |key: &KeyId| usage.get(key).map(|usage| usage.figures).unwrap_or_default();
     match order.by {
         By::Requests => order.sort(&mut found, |key| figures(key).requests),
@@ -114,21 +106,11 @@ async fn find(user: &SignedIn<'_>, query: &Fields, order: Order<By>, usage: &Usa
 }
 
 fn filters(query: &Fields, order: Order<By>) -> Markup {
-    let state = query.get("state");
+    let states = [("", "All")].into_iter().chain(STATES.map(key_state).map(|state| (state, state)));
     html! {
         form.filters method="get" action="/keys" role="search" {
-            label {
-                "Search"
-                input type="search" name="find" value=(query.get("find")) placeholder="name, id, owner";
-            }
-            label { "State"
-                select name="state" {
-                    option value="" { "All" }
-                    @for name in STATES.map(key_state) {
-                        option value=(name) selected[state == name] { (name) }
-                    }
-                }
-            }
+            (search_input("Search", "find", query.get("find"), "name, id, owner"))
+            (select("State", "state", states, query.get("state")))
             (order.choice(&COLUMNS))
             button.plain type="submit" { "Apply" }
         }

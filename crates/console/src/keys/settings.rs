@@ -4,16 +4,11 @@ use std::time::Duration;
 
 use chat::Timestamp;
 use maud::{Markup, html};
-use store::{AccountError, KeyChange, KeyNote, KeyRecord, Project};
+use store::{KeyChange, KeyNote, KeyRecord, Project};
 
-use crate::keys::key::find;
-use crate::page::components::{button_form, copyable, csrf_field, heading, now, time};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::session::SignedIn;
-use crate::people::choice::{self, PersonChoice};
-use crate::playground::snippets::curl;
+use crate::keys::key::{find, page_with_secret};
+use crate::page::{ConsoleError, ConsoleResult, Form, SignedIn, button_form, csrf_field, found, now, select, time};
+use crate::people::{PersonChoice, find_by_email};
 
 /// The value in the form, its label, and how long the old secret works.
 const OVERLAPS: [(&str, &str, Duration); 4] = [
@@ -30,7 +25,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
         return Ok(html! {});
     }
     let people = match user.viewer().admin() {
-        Some(admin) => user.console.store.accounts(admin).await?,
+        Some(admin) => user.store().accounts(admin).await?,
         None => Vec::new(),
     };
     let expires = key.expires_at.map(format::date).unwrap_or_default();
@@ -90,13 +85,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
             }
             form.fields method="post" action={ "/keys/" (key.id) "/rotate" } {
                 (csrf_field(user))
-                label { "Old secret"
-                    select name="overlap" {
-                        @for (value, label, _) in OVERLAPS {
-                            option value=(value) selected[value == DEFAULT_OVERLAP] { (label) }
-                        }
-                    }
-                }
+                (select("Old secret", "overlap", OVERLAPS.map(|(value, label, _)| (value, label)), DEFAULT_OVERLAP))
                 button type="submit" { "Rotate key" }
             }
             @if old_until.is_some() {
@@ -109,53 +98,38 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
 pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
     let overlap = OVERLAPS.iter().find(|(value, ..)| *value == form.get("overlap")).ok_or(ConsoleError::Unreadable)?.2;
-    let rotated = user.console.store.rotate_key(user.viewer(), key.id, overlap).await?;
-    let rotated = rotated.ok_or(ConsoleError::NotFound)?;
-    let content = html! {
-        (heading(&key.name, html! {}))
-        p.message role="status" {
-            "The key " strong { (key.name) } " has a new secret. "
-            @match overlap.is_zero() {
-                true => "The old one is rejected from now on.",
-                false => { "The old one works until " (time(user.console.store.now() + overlap)) "." },
-            }
-        }
-        section.card {
-            h2 { "New secret" }
-            p { "Copy it now. It is not shown again: only a hash of it is stored." }
-            (copyable("key", rotated.reveal()))
-            h2 { "Try it" }
-            (copyable("try", &curl(&user.console.settings.api_base_url, rotated.reveal())))
-            p { a.button href={ "/keys/" (key.id) } { "Done" } }
+    let rotated = user.store().rotate_key(user.viewer(), key.id, overlap).await?.ok_or(ConsoleError::NotFound)?;
+    let message = html! {
+        "The key " strong { (key.name) } " has a new secret. "
+        @match overlap.is_zero() {
+            true => "The old one is rejected from now on.",
+            false => { "The old one works until " (time(user.store().now() + overlap)) "." },
         }
     };
-    Ok(user.page(Area::Keys, "Key rotated", content))
+    Ok(page_with_secret(user, &key.name, message, &rotated, &format!("/keys/{}", key.id)))
 }
 
 pub(crate) async fn end_overlap(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    let message = match user.console.store.end_overlap(user.viewer(), key.id).await? {
+    let message = match user.store().end_overlap(user.viewer(), key.id).await? {
         true => "The old secret is rejected from now on.",
         false => "There is no old secret that still works.",
     };
-    Ok(user.redirect_with_message(&format!("/keys/{}", key.id), message))
+    user.redirect_with_message(&format!("/keys/{}", key.id), message)
 }
 
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
     let mut changes = changes(&key, form)?;
-    if let Some(admin) = user.viewer().admin() {
-        let typed = form.get("owner");
-        if !typed.eq_ignore_ascii_case(key.owner.as_deref().unwrap_or_default()) {
-            changes.push(KeyChange::Owner(match typed {
-                "" => None,
-                email => Some(choice::find(user, admin, email).await?),
-            }));
-        }
+    let owner = form.get("owner");
+    if user.is_admin() && !owner.eq_ignore_ascii_case(key.owner.as_deref().unwrap_or_default()) {
+        changes.push(KeyChange::Owner(match owner {
+            "" => None,
+            email => Some(find_by_email(user, email).await?.id),
+        }));
     }
-    let is_changed = user.console.store.change_key(user.viewer(), key.id, &changes).await.map_err(declined)?;
-    is_changed.then_some(()).ok_or(ConsoleError::NotFound)?;
-    Ok(user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name)))
+    found(user.store().change_key(user.viewer(), key.id, &changes).await?)?;
+    user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name))
 }
 
 /// The settings in the form that differ from the key.
@@ -190,13 +164,4 @@ fn changes(key: &KeyRecord, form: &Form) -> ConsoleResult<Vec<KeyChange>> {
 
 fn end_of_day(start: Timestamp) -> Timestamp {
     start + Duration::from_secs(86_399)
-}
-
-pub(crate) fn declined(error: AccountError) -> ConsoleError {
-    match error {
-        AccountError::NotAdmin => ConsoleError::NotAllowed,
-        AccountError::SetByAdmin => ConsoleError::SetByAdmin,
-        AccountError::Store(error) => error.into(),
-        _ => ConsoleError::NotFound,
-    }
 }

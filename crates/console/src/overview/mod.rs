@@ -3,4 +3,4 @@
 //! URLs of runtimes are for administrators only.
 
 pub(crate) mod page;
-pub(crate) mod runtime_table;
+mod runtime_table;

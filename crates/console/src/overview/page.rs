@@ -5,17 +5,14 @@ use maud::{Markup, html};
 use runtimes::Availability;
 
 use crate::overview::runtime_table;
-use crate::page::components::{copyable, empty, failed, heading, measured};
-use crate::page::error::ConsoleResult;
-use crate::page::layout::Area;
-use crate::page::session::SignedIn;
-use crate::playground::snippets;
-use crate::usage::page as usage;
+use crate::page::{Area, ConsoleResult, SignedIn, copyable, empty, failed, heading, measured};
+use crate::playground;
+use crate::usage;
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let base_url = &user.console.settings.api_base_url;
-    let has_keys = user.console.store.has_keys(user.viewer()).await?;
-    let expiring = user.console.store.count_expiring_keys(user.viewer()).await?;
+    let has_keys = user.store().has_keys(user.viewer()).await?;
+    let expiring = user.store().count_expiring_keys(user.viewer()).await?;
     let recent = usage::last_day(user).await?;
     let health = user.console.api.health();
     let content = html! {
@@ -58,7 +55,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
         }
         section.card #request {
             h2 { "Make a request" }
-            @for (at, (language, text)) in snippets::examples(base_url).iter().enumerate() {
+            @for (at, (language, text)) in playground::examples(base_url).iter().enumerate() {
                 details name="snippet" open[at == 0] {
                     summary { (language) }
                     (copyable(&format!("snippet-{at}"), text))

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
 
-use crate::page::components::{columns, data_table};
+use crate::page::{columns, data_table};
 
 /// Unhealthy runtimes come first, so that they are among those shown.
 const MAX_ROWS: usize = 50;

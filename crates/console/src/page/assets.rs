@@ -3,8 +3,7 @@
 
 use std::sync::LazyLock;
 
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::response::ConsoleResponse;
+use crate::page::{ConsoleError, ConsoleResponse, ConsoleResult};
 
 pub(crate) struct Asset {
     name: &'static str,

@@ -8,8 +8,8 @@ use format::{exact_time, measured_of, number, rfc3339_millis, short_number, shor
 use maud::{Markup, html};
 use store::{Figures, Measured};
 
+use crate::page::FormSender;
 use crate::page::form::CSRF_FIELD;
-use crate::page::session::{Anonymous, SignedIn};
 
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
@@ -62,19 +62,15 @@ pub(crate) fn time_or(at: Option<Timestamp>, word: &str) -> Markup {
     }
 }
 
-pub(crate) fn csrf_field(user: &SignedIn<'_>) -> Markup {
-    html! { input type="hidden" name=(CSRF_FIELD) value=(user.csrf_token()); }
-}
-
-pub(crate) fn anonymous_csrf_field(visitor: &Anonymous<'_>) -> Markup {
-    html! { input type="hidden" name=(CSRF_FIELD) value=(visitor.csrf_token()); }
+pub(crate) fn csrf_field(sender: &impl FormSender) -> Markup {
+    html! { input type="hidden" name=(CSRF_FIELD) value=(sender.csrf_token()); }
 }
 
 /// A form with a single button.
-pub(crate) fn button_form(user: &SignedIn<'_>, action: &str, label: &str, class: &str) -> Markup {
+pub(crate) fn button_form(sender: &impl FormSender, action: &str, label: &str, class: &str) -> Markup {
     html! {
         form.inline method="post" action=(action) {
-            (csrf_field(user))
+            (csrf_field(sender))
             button class=(class) type="submit" { (label) }
         }
     }
@@ -123,18 +119,45 @@ pub(crate) fn columns(titles: &[&str]) -> Markup {
     }
 }
 
-/// The error message of a form.
-pub(crate) fn form_error(text: Option<&str>) -> Markup {
+pub(crate) fn error_message(text: Option<&str>) -> Markup {
     html! { @if let Some(text) = text { p.error role="alert" { (text) } } }
 }
 
-/// An error message as a full sentence.
-pub(crate) fn sentence(error: &impl std::fmt::Display) -> String {
-    let mut sentence = error.to_string();
-    if let Some(first) = sentence.get_mut(..1) {
-        first.make_ascii_uppercase();
+/// The content of a page that only says something, with a link to continue.
+pub(crate) fn notice(title: &str, text: Markup, path: &str, label: &str) -> Markup {
+    html! {
+        section.card.narrow {
+            h1 { (title) }
+            (text)
+            p { a.button href=(path) { (label) } }
+        }
     }
-    format!("{sentence}.")
+}
+
+/// A list of choices: values and labels.
+pub(crate) fn select(
+    label: &str,
+    name: &str,
+    choices: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    selected: &str,
+) -> Markup {
+    html! {
+        label { (label)
+            select name=(name) {
+                @for (value, label) in choices {
+                    option value=(value.as_ref()) selected[value.as_ref() == selected] { (label.as_ref()) }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn password_input(label: &str, name: &str, autocomplete: &str) -> Markup {
+    html! { label { (label) input type="password" name=(name) required autocomplete=(autocomplete); } }
+}
+
+pub(crate) fn search_input(label: &str, name: &str, value: &str, placeholder: &str) -> Markup {
+    html! { label { (label) input type="search" name=(name) value=(value) placeholder=(placeholder); } }
 }
 
 /// The change against the previous period. `previous` is the figure `before` as it is displayed.

@@ -3,9 +3,7 @@
 use http::header;
 use store::Token;
 
-use crate::Console;
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
+use crate::page::{Console, ConsoleRequest, ConsoleResponse};
 
 const SESSION_DAYS: u32 = 30;
 const MESSAGE_SECONDS: u32 = 60;

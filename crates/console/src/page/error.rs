@@ -1,9 +1,12 @@
 //! Why a request fails: its status, and the sentence on the page.
 
-use http::StatusCode;
-use store::StoreError;
+use std::fmt::Display;
+use std::str::FromStr;
 
-use crate::page::response::ConsoleResponse;
+use http::StatusCode;
+use store::{AccountError, PriceError, StoreError};
+
+use crate::page::ConsoleResponse;
 
 pub(crate) type ConsoleResult<T = ConsoleResponse> = Result<T, ConsoleError>;
 
@@ -26,6 +29,9 @@ pub(crate) enum ConsoleError {
     SetByAdmin,
     #[error("This change needs your password or passkey again.")]
     NotConfirmed,
+    /// The change contradicts the state of an account. The sentence says how.
+    #[error("{0} Nothing was changed.")]
+    Conflict(String),
     #[error("Please sign in.")]
     SignedOut,
     /// A bug, or the system has no random numbers.
@@ -45,6 +51,27 @@ impl From<StoreError> for ConsoleError {
     }
 }
 
+impl From<AccountError> for ConsoleError {
+    fn from(error: AccountError) -> Self {
+        match error {
+            AccountError::NoSuchAccount => Self::NotFound,
+            AccountError::NotAdmin => Self::NotAllowed,
+            AccountError::SetByAdmin => Self::SetByAdmin,
+            AccountError::Store(error) => error.into(),
+            error => Self::Conflict(sentence(&error)),
+        }
+    }
+}
+
+impl From<PriceError> for ConsoleError {
+    fn from(error: PriceError) -> Self {
+        match error {
+            PriceError::Store(error) => error.into(),
+            error => Self::Conflict(sentence(&error)),
+        }
+    }
+}
+
 impl From<getrandom::Error> for ConsoleError {
     fn from(error: getrandom::Error) -> Self {
         StoreError::from(error).into()
@@ -53,25 +80,42 @@ impl From<getrandom::Error> for ConsoleError {
 
 impl ConsoleError {
     pub(crate) fn status(&self) -> StatusCode {
-        match self {
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Forged | Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => StatusCode::FORBIDDEN,
-            Self::Unreadable => StatusCode::BAD_REQUEST,
-            Self::SignedOut => StatusCode::UNAUTHORIZED,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Busy | Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-        }
+        self.status_and_heading().0
     }
 
     pub(crate) fn heading(&self) -> &'static str {
+        self.status_and_heading().1
+    }
+
+    fn status_and_heading(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::NotFound => "Not found",
-            Self::Forged => "Form rejected",
-            Self::Unreadable => "Bad request",
-            Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => "Not allowed",
-            Self::SignedOut => "Signed out",
-            Self::Internal => "Internal error",
-            Self::Busy | Self::Store(_) => "Service unavailable",
+            Self::NotFound => (StatusCode::NOT_FOUND, "Not found"),
+            Self::Forged => (StatusCode::FORBIDDEN, "Form rejected"),
+            Self::Unreadable => (StatusCode::BAD_REQUEST, "Bad request"),
+            Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => (StatusCode::FORBIDDEN, "Not allowed"),
+            Self::Conflict(_) => (StatusCode::CONFLICT, "Not possible"),
+            Self::SignedOut => (StatusCode::UNAUTHORIZED, "Signed out"),
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
+            Self::Busy | Self::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "Service unavailable"),
         }
     }
+}
+
+/// What a change refers to must exist.
+pub(crate) fn found(is_found: bool) -> ConsoleResult<()> {
+    if is_found { Ok(()) } else { Err(ConsoleError::NotFound) }
+}
+
+/// An id in a path. There is no page for a malformed one.
+pub(crate) fn parse_id<Id: FromStr>(text: &str) -> ConsoleResult<Id> {
+    text.parse().map_err(|_| ConsoleError::NotFound)
+}
+
+/// An error message as a full sentence.
+pub(crate) fn sentence(error: &impl Display) -> String {
+    let mut sentence = error.to_string();
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    format!("{sentence}.")
 }

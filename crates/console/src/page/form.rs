@@ -1,13 +1,13 @@
-//! Posted forms. A `Form` exists only if it came from a page of the console: the browser's `Origin` header and a CSRF
-//! token, which is derived from a secret cookie, prove it.
+//! Forms: posted ones, and those that a page shows. A `Form` exists only if it came from a page of the console: the
+//! browser's `Origin` header and a CSRF token, which is derived from a secret cookie, prove it.
 
 use bytes::Bytes;
-use http::HeaderName;
-use http::header;
+use http::{HeaderName, StatusCode, header};
+use maud::Markup;
 use subtle::ConstantTimeEq;
 
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::request::{ConsoleRequest, Fields};
+use crate::credentials::TooManyAttempts;
+use crate::page::{ConsoleError, ConsoleRequest, ConsoleResult, Fields, error_message};
 
 pub(crate) const CSRF_FIELD: &str = "token";
 /// The CSRF token of requests that scripts send.
@@ -41,6 +41,75 @@ impl Form {
 
     pub(crate) fn has(&self, name: &str) -> bool {
         !self.0.get(name).is_empty()
+    }
+
+    /// The same form, to show it again with the reason.
+    pub(crate) fn refused(&self, refusal: Refusal) -> Draft {
+        Draft { fields: self.0.clone(), refusal: Some(refusal) }
+    }
+}
+
+/// Why a form was refused, for the person who sent it.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    /// A field is invalid.
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// Passes on errors that do not concern the form's content.
+    pub(crate) fn from_conflict(error: impl Into<ConsoleError>) -> ConsoleResult<Self> {
+        match error.into() {
+            ConsoleError::Conflict(text) => Ok(Self::new(StatusCode::CONFLICT, text)),
+            error => Err(error),
+        }
+    }
+}
+
+impl From<TooManyAttempts> for Refusal {
+    fn from(refusal: TooManyAttempts) -> Self {
+        Self::new(refusal.status(), refusal.message())
+    }
+}
+
+/// What a page's form contains: nothing at first, or what was typed, and why it was refused.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    fields: Fields,
+    refusal: Option<Refusal>,
+}
+
+impl Draft {
+    /// With one field filled in.
+    pub(crate) fn with(name: &str, value: &str) -> Self {
+        Self { fields: Fields::default().set(name, value), refusal: None }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> &str {
+        self.fields.get(name)
+    }
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
+    /// The status of the page.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.refusal.as_ref().map_or(StatusCode::OK, |refusal| refusal.status)
+    }
+
+    /// The reason, if the form was refused.
+    pub(crate) fn message(&self) -> Markup {
+        error_message(self.refusal.as_ref().map(|refusal| refusal.text.as_str()))
     }
 }
 

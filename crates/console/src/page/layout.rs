@@ -2,12 +2,8 @@
 
 use maud::{DOCTYPE, Markup, html};
 
-use crate::page::assets;
-use crate::page::components::button_form;
-use crate::page::error::ConsoleError;
-use crate::page::session::{Anonymous, SignedIn};
+use crate::page::{Anonymous, ConsoleError, SignedIn, assets, button_form, notice};
 
-/// In the order of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Area {
     Overview,
@@ -21,55 +17,24 @@ pub(crate) enum Area {
     Account,
 }
 
+/// In the order of the navigation: each area, its path, its name, and whether it is for administrators only.
+const AREAS: [(Area, &str, &str, bool); 9] = [
+    (Area::Overview, "/", "Overview", false),
+    (Area::Keys, "/keys", "API Keys", false),
+    (Area::Usage, "/usage", "Usage", false),
+    (Area::Requests, "/requests", "Requests", false),
+    (Area::Limits, "/limits", "Limits", false),
+    (Area::Playground, "/playground", "Playground", false),
+    (Area::Team, "/team", "Team", true),
+    (Area::Audit, "/audit", "Audit log", true),
+    (Area::Account, "/account", "Account", false),
+];
+
 impl Area {
-    const ALL: [Self; 9] = [
-        Self::Overview,
-        Self::Keys,
-        Self::Usage,
-        Self::Requests,
-        Self::Limits,
-        Self::Playground,
-        Self::Team,
-        Self::Audit,
-        Self::Account,
-    ];
-
-    fn path(self) -> &'static str {
-        match self {
-            Self::Overview => "/",
-            Self::Keys => "/keys",
-            Self::Usage => "/usage",
-            Self::Requests => "/requests",
-            Self::Limits => "/limits",
-            Self::Playground => "/playground",
-            Self::Team => "/team",
-            Self::Audit => "/audit",
-            Self::Account => "/account",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Keys => "API Keys",
-            Self::Usage => "Usage",
-            Self::Requests => "Requests",
-            Self::Limits => "Limits",
-            Self::Playground => "Playground",
-            Self::Team => "Team",
-            Self::Audit => "Audit log",
-            Self::Account => "Account",
-        }
-    }
-
     /// The area that a page belongs to.
-    pub(crate) fn of_path(path: &str) -> Self {
-        let is_in = |area: &Self| *area != Self::Overview && path.starts_with(area.path());
-        Self::ALL.into_iter().find(is_in).unwrap_or(Self::Overview)
-    }
-
-    fn is_for_admins(self) -> bool {
-        matches!(self, Self::Team | Self::Audit)
+    pub(crate) fn from_path(path: &str) -> Self {
+        let mut areas = AREAS.into_iter().filter(|(area, ..)| *area != Self::Overview);
+        areas.find(|(_, start, ..)| path.starts_with(start)).map_or(Self::Overview, |(area, ..)| area)
     }
 }
 
@@ -87,13 +52,7 @@ pub(crate) fn signed_out_page(title: &str, content: Markup) -> Markup {
 }
 
 pub(crate) fn error_page(user: Option<&SignedIn<'_>>, error: &ConsoleError) -> Markup {
-    let content = html! {
-        section.card.narrow {
-            h1 { (error.heading()) }
-            p { (error) }
-            p { a.button href="/" { "Back to the overview" } }
-        }
-    };
+    let content = notice(error.heading(), html! { p { (error) } }, "/", "Back to the overview");
     frame(user.map(|user| (user, None)), error.heading(), None, content)
 }
 
@@ -138,11 +97,8 @@ fn navigation(user: &SignedIn<'_>, current: Option<Area>) -> Markup {
     html! {
         nav aria-label="Main" {
             ul {
-                @for area in Area::ALL.into_iter().filter(|area| user.is_admin() || !area.is_for_admins()) {
-                    li {
-                        @let here = (current == Some(area)).then_some("page");
-                        a href=(area.path()) aria-current=[here] { (area.name()) }
-                    }
+                @for (area, path, name, _) in AREAS.into_iter().filter(|(.., for_admins)| user.is_admin() || !for_admins) {
+                    li { a href=(path) aria-current=[(current == Some(area)).then_some("page")] { (name) } }
                 }
             }
         }

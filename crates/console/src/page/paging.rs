@@ -3,7 +3,7 @@
 use format::number;
 use maud::{Markup, html};
 
-use crate::page::request::Fields;
+use crate::page::Fields;
 
 const PAGE_SIZE: usize = 50;
 const QUERY_FIELD: &str = "page";

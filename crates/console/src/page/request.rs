@@ -11,7 +11,7 @@ use store::AccountId;
 use transport::{Body, BodyBudget, BodyLimits, BodyPermit, ClientConnection, Upload, UploadError};
 use url::form_urlencoded;
 
-use crate::page::error::{ConsoleError, ConsoleResult};
+use crate::page::{ConsoleError, ConsoleResult};
 
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// For visitors who are not signed in: room for names, addresses, passwords, tokens of the identity provider and a path
@@ -121,6 +121,14 @@ impl Fields {
     /// Trimmed; empty if there is no such field.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.raw(name).trim()
+    }
+
+    /// A field that may be empty; `None` if it is malformed.
+    pub(crate) fn optional<T>(&self, name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
+        match self.get(name) {
+            "" => Some(None),
+            text => parse(text).map(Some),
+        }
     }
 
     /// As it was typed; empty if there is no such field.

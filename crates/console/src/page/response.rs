@@ -38,8 +38,9 @@ impl ConsoleResponse {
         Self::new("application/json", body)
     }
 
-    pub(crate) fn text(body: &str) -> Self {
-        Self::new("text/plain; charset=utf-8", body.to_owned())
+    /// An export whose filter is invalid.
+    pub(crate) fn bad_query(sentence: &str) -> Self {
+        Self::new("text/plain; charset=utf-8", sentence.to_owned()).with_status(StatusCode::BAD_REQUEST)
     }
 
     /// A file whose name changes with its content.

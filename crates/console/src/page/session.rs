@@ -5,19 +5,34 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use maud::Markup;
-use store::{Admin, Session, SignInMethod, StoreError, Token, Viewer};
+use store::{Account, Admin, Session, SignInMethod, Store, StoreError, Token, Viewer};
 
-use crate::Console;
 use crate::page::cookies::Cookie;
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::{self, Form};
-use crate::page::layout::{self, Area};
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
+use crate::page::{Area, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Form};
+use crate::page::{form, layout};
 
 /// The purpose in the derivation of CSRF tokens.
 const CSRF_PURPOSE: &str = "forms";
 const ANONYMOUS_COOKIE_SECONDS: u32 = 86_400;
+
+/// The sender of a form: a browser with a secret cookie, from which the tokens of its forms are derived.
+pub(crate) trait FormSender {
+    fn console(&self) -> &Console;
+
+    fn secret(&self) -> &Token;
+
+    fn csrf_token(&self) -> String {
+        self.secret().derive(CSRF_PURPOSE)
+    }
+
+    async fn form(&self, request: &mut ConsoleRequest) -> ConsoleResult<Form> {
+        Form::parse(request, &self.console().settings.origin, &self.csrf_token()).await
+    }
+
+    async fn json(&self, request: &mut ConsoleRequest) -> ConsoleResult<Bytes> {
+        form::read_json(request, &self.console().settings.origin, &self.csrf_token()).await
+    }
+}
 
 pub(crate) struct SignedIn<'a> {
     pub(crate) console: &'a Console,
@@ -36,6 +51,15 @@ impl<'a> SignedIn<'a> {
         Ok(Self { console, session, message: console.message(request), client: request.client, secret })
     }
 
+    pub(crate) fn store(&self) -> &'a Store {
+        &self.console.store
+    }
+
+    /// The own account, which everyone but the operator has.
+    pub(crate) fn account(&self) -> ConsoleResult<&Account> {
+        self.viewer().account().ok_or(ConsoleError::SignedOut)
+    }
+
     pub(crate) fn viewer(&self) -> &Viewer {
         &self.session.viewer
     }
@@ -48,24 +72,22 @@ impl<'a> SignedIn<'a> {
         self.viewer().admin().is_some()
     }
 
-    pub(crate) fn csrf_token(&self) -> String {
-        self.secret.derive(CSRF_PURPOSE)
-    }
-
-    pub(crate) async fn form(&self, request: &mut ConsoleRequest) -> ConsoleResult<Form> {
-        Form::parse(request, &self.console.settings.origin, &self.csrf_token()).await
-    }
-
-    pub(crate) async fn json(&self, request: &mut ConsoleRequest) -> ConsoleResult<Bytes> {
-        form::read_json(request, &self.console.settings.origin, &self.csrf_token()).await
-    }
-
     pub(crate) fn page(&self, area: Area, title: &str, content: Markup) -> ConsoleResponse {
         ConsoleResponse::page(layout::page(self, area, title, content))
     }
 
-    pub(crate) fn redirect_with_message(&self, to: &str, message: &str) -> ConsoleResponse {
-        self.console.redirect_with_message(to, message)
+    pub(crate) fn redirect_with_message(&self, to: &str, message: &str) -> ConsoleResult {
+        Ok(self.console.redirect_with_message(to, message))
+    }
+}
+
+impl FormSender for SignedIn<'_> {
+    fn console(&self) -> &Console {
+        self.console
+    }
+
+    fn secret(&self) -> &Token {
+        &self.secret
     }
 }
 
@@ -89,23 +111,6 @@ impl<'a> Anonymous<'a> {
         Ok(Self { console, message, secret, is_new })
     }
 
-    pub(crate) fn csrf_token(&self) -> String {
-        self.secret.derive(CSRF_PURPOSE)
-    }
-
-    pub(crate) async fn form(&self, request: &mut ConsoleRequest) -> ConsoleResult<Form> {
-        Form::parse(request, &self.console.settings.origin, &self.csrf_token()).await
-    }
-
-    pub(crate) async fn json(&self, request: &mut ConsoleRequest) -> ConsoleResult<Bytes> {
-        form::read_json(request, &self.console.settings.origin, &self.csrf_token()).await
-    }
-
-    /// The secret in the visitor's cookie.
-    pub(crate) fn secret(&self) -> &Token {
-        &self.secret
-    }
-
     /// With the cookie that the page's form needs.
     pub(crate) fn page(&self, title: &str, content: Markup) -> ConsoleResponse {
         self.with_cookie(ConsoleResponse::page(layout::anonymous_page(self, title, content)))
@@ -119,5 +124,15 @@ impl<'a> Anonymous<'a> {
             }
             false => response,
         }
+    }
+}
+
+impl FormSender for Anonymous<'_> {
+    fn console(&self) -> &Console {
+        self.console
+    }
+
+    fn secret(&self) -> &Token {
+        &self.secret
     }
 }

@@ -5,10 +5,8 @@ use std::cmp::Reverse;
 
 use maud::{Markup, html};
 
-use crate::Console;
 use crate::page::cookies::Cookie;
-use crate::page::error::ConsoleResult;
-use crate::page::request::{ConsoleRequest, Fields};
+use crate::page::{Console, ConsoleRequest, ConsoleResult, Fields};
 
 const QUERY_FIELD: &str = "sort";
 const MAX_NAME_BYTES: usize = 24;

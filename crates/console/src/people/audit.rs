@@ -1,31 +1,23 @@
-//! The audit log: its filters and its pages.
+//! The audit log: its filters, its pages and its export.
 
-use format::{Phrase, parse_time, sentence};
+use format::{AUDIT_COLUMNS, AuditRow, Phrase, sentence};
 use http::StatusCode;
 use maud::{Markup, html};
-use store::{Admin, AuditPage, AuditQuery, AuditRecord, Store, StoreError};
+use serde::Serialize;
+use store::{Admin, AuditPage, AuditQuery, AuditRecord, Store, StoreError, Viewer};
 
-use crate::page::components::{columns, data_table, empty, form_error, heading, relative_time};
-use crate::page::error::ConsoleResult;
-use crate::page::layout::Area;
-use crate::page::request::Fields;
-use crate::page::session::SignedIn;
-use crate::usage::range::parse_end;
+use crate::page::{
+    Area, BATCH_ROWS, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns, data_table,
+    empty, error_message, export_links, heading, period, period_inputs, relative_time, search_input,
+};
 
 const PAGE_SIZE: usize = 100;
 /// Query fields of the filter and of the position in the list.
 const FIELDS: [&str; 6] = ["from", "to", "actor", "action", "subject", "before"];
 
 /// The error is a sentence for the page.
-pub(crate) fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
-    let time = |name: &str, parse: fn(&str) -> Option<chat::Timestamp>| match query.get(name) {
-        "" => Ok(None),
-        text => parse(text).map(Some).ok_or("Enter times as a date and a time, such as 2026-11-15T10:20."),
-    };
-    let (since, until) = (time("from", parse_time)?.unwrap_or_default(), time("to", parse_end)?);
-    if until.is_some_and(|until| until <= since) {
-        return Err("The range ends before it begins.");
-    }
+fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
+    let (since, until) = period(query)?;
     Ok(AuditQuery {
         since,
         until,
@@ -37,21 +29,49 @@ pub(crate) fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
     })
 }
 
-/// The next entries, newest first, and the position of the entries after them, if there may be any. Moves the query to
-/// that position.
-pub(crate) async fn next(
+/// The next entries. Moves the query to the position after them.
+async fn next(
     store: &Store,
     admin: Admin<'_>,
     query: &mut AuditQuery,
     count: usize,
-) -> Result<(Vec<AuditRecord>, Option<u64>), StoreError> {
+) -> Result<History<AuditRecord, u64>, StoreError> {
     query.limit = count as u32 + 1;
-    let AuditPage { mut records, searched_to } = store.audit(admin, query).await?;
-    let has_more = records.len() > count;
-    records.truncate(count);
-    let next = if has_more { records.last().map(|line| line.number) } else { searched_to };
-    query.before = next.or(query.before);
-    Ok((records, next))
+    let AuditPage { records, searched_to } = store.audit(admin, query).await?;
+    let history = History::new(records, count, searched_to, |line| line.number);
+    query.before = history.next.or(query.before);
+    Ok(history)
+}
+
+struct AuditExport(AuditQuery);
+
+impl Export for AuditExport {
+    const NAME: &'static str = "audit";
+    const COLUMNS: &'static [&'static str] = &AUDIT_COLUMNS;
+    type Row = AuditRecord;
+
+    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Vec<AuditRecord>, bool), StoreError> {
+        // Other viewers were refused before.
+        let Some(admin) = viewer.admin() else { return Ok((Vec::new(), false)) };
+        let History { rows, next, .. } = next(store, admin, &mut self.0, BATCH_ROWS).await?;
+        Ok((rows, next.is_some()))
+    }
+
+    fn csv(row: &AuditRecord) -> impl Serialize {
+        AuditRow::for_csv(row)
+    }
+
+    fn json(row: &AuditRecord) -> impl Serialize {
+        AuditRow::for_json(row)
+    }
+}
+
+pub(crate) fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
+    user.admin()?;
+    Ok(match parse(query) {
+        Ok(query) => format.stream(user, AuditExport(query)),
+        Err(sentence) => ConsoleResponse::bad_query(sentence),
+    })
 }
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
@@ -59,32 +79,21 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let mut filter = match parse(query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! { (heading("Audit log", html! {})) (form_error(Some(sentence))) (filters(query)) };
+            let content = html! { (heading("Audit log", html! {})) (error_message(Some(sentence))) (filters(query)) };
             return Ok(user.page(Area::Audit, "Audit log", content).with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let (lines, next) = next(&user.console.store, admin, &mut filter, PAGE_SIZE).await?;
-    let export = kept.with("before", "");
+    let history = next(user.store(), admin, &mut filter, PAGE_SIZE).await?;
     let content = html! {
-        (heading("Audit log", html! {
-            a.button href={ "/audit.csv" (export) } { "Export CSV" }
-            a.button href={ "/audit.json" (export) } { "Export JSON" }
-        }))
+        (heading("Audit log", export_links("/audit", &kept.with("before", ""))))
         (filters(query))
-        @if lines.is_empty() {
+        @if history.rows.is_empty() {
             (empty("No matching entries", html! {
                 p { "Every sign-in and every change to keys and accounts is listed here." }
                 p { a href="/audit" { "Show all entries" } }
             }))
-        } @else { (table(&lines)) }
-        nav.pages aria-label="Pages of the audit log" {
-            @if !query.get("before").is_empty() { a.button.plain href=(export) { "Newest" } }
-            @if let Some(next) = next {
-                a.button.plain href=(kept.with("before", &next.to_string())) {
-                    @if lines.len() < PAGE_SIZE { "Search older entries" } @else { "Older" }
-                }
-            }
-        }
+        } @else { (table(&history.rows)) }
+        (history.links(&kept, "entries"))
     };
     Ok(user.page(Area::Audit, "Audit log", content))
 }
@@ -92,11 +101,10 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 fn filters(query: &Fields) -> Markup {
     html! {
         form.filters method="get" action="/audit" role="search" {
-            label { "From (UTC)" input type="datetime-local" name="from" value=(query.get("from")); }
-            label { "To (UTC)" input type="datetime-local" name="to" value=(query.get("to")); }
-            label { "Actor" input type="search" name="actor" value=(query.get("actor")) placeholder="e-mail"; }
-            label { "Action" input type="search" name="action" value=(query.get("action")) placeholder="revoked"; }
-            label { "Subject" input type="search" name="subject" value=(query.get("subject")) placeholder="key, person"; }
+            (period_inputs(query.get("from"), query.get("to"), false))
+            (search_input("Actor", "actor", query.get("actor"), "e-mail"))
+            (search_input("Action", "action", query.get("action"), "revoked"))
+            (search_input("Subject", "subject", query.get("subject"), "key, person"))
             button.plain type="submit" { "Apply" }
         }
     }

@@ -1,10 +1,9 @@
-//! Choosing a person in a form, by e-mail address: from a list, or in a text field if the list would be long.
+//! People in forms and paths: chosen by e-mail address from a list, or in a text field if the list would be long.
 
 use maud::{Markup, html};
-use store::{Account, AccountId, Admin};
+use store::{Account, AccountId};
 
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::session::SignedIn;
+use crate::page::{ConsoleError, ConsoleResult, SignedIn, parse_id};
 
 /// Max. people in the list. A longer one would make the page large and hard to use.
 const MAX_LISTED: usize = 200;
@@ -36,9 +35,16 @@ impl PersonChoice<'_> {
     }
 }
 
-/// The account with that address.
-pub(crate) async fn find(user: &SignedIn<'_>, admin: Admin<'_>, email: &str) -> ConsoleResult<AccountId> {
-    let accounts = user.console.store.accounts(admin).await?;
-    let found = accounts.into_iter().find(|account| account.email.as_str().eq_ignore_ascii_case(email));
-    found.map(|account| account.id).ok_or(ConsoleError::NotFound)
+pub(crate) async fn find_by_id(user: &SignedIn<'_>, id: &str) -> ConsoleResult<Account> {
+    let id: AccountId = parse_id(id)?;
+    find(user, |account| account.id == id).await
+}
+
+pub(crate) async fn find_by_email(user: &SignedIn<'_>, email: &str) -> ConsoleResult<Account> {
+    find(user, |account| account.email.as_str().eq_ignore_ascii_case(email)).await
+}
+
+async fn find(user: &SignedIn<'_>, is_wanted: impl Fn(&Account) -> bool) -> ConsoleResult<Account> {
+    let accounts = user.store().accounts(user.admin()?).await?;
+    accounts.into_iter().find(is_wanted).ok_or(ConsoleError::NotFound)
 }

@@ -1,31 +1,28 @@
 //! The page of one team member, for administrators: profile, access, sessions, keys, deletion.
 
-use http::StatusCode;
 use maud::{Markup, html};
-use store::{Account, AccountError, AccountId, Email, PersonName, Role, SecondFactors};
+use store::{Access, Account, AccountId, Email, PersonName, Role, SecondFactors};
 
-use crate::page::components::{button_form, csrf_field, form_error, heading, sentence, time, time_or};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::session::SignedIn;
+use crate::page::{
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, heading,
+    parse_id, sentence, time, time_or,
+};
 use crate::people::account::session_table;
-use crate::people::team::declined_page;
+use crate::people::find_by_id;
 
 pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
-    let account = find(user, id).await?;
-    page_with(user, &account, None).await
+    page_with(user, &find_by_id(user, id).await?, &Draft::default()).await
 }
 
-async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) -> ConsoleResult {
-    let keys = user.console.store.count_active_keys(user.admin()?, account.id).await?;
-    let factors = user.console.store.second_factors(account.id).await?;
-    let sessions = user.console.store.sessions_of(user.admin()?, account.id).await?;
+async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> ConsoleResult {
+    let keys = user.store().count_active_keys(user.admin()?, account.id).await?;
+    let factors = user.store().second_factors(account.id).await?;
+    let sessions = user.store().sessions_of(user.admin()?, account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
     let content = html! {
         (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
         section.card {
-            (form_error(error))
+            (draft.message())
             form.fields method="post" action={ "/team/" (account.id) "/profile" } {
                 (csrf_field(user))
                 label { "Name"
@@ -72,7 +69,7 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, error: Option<&str>) 
         }
         @if !is_me { (deletion(user, account)) }
     };
-    Ok(user.page(Area::Team, &account.name, content))
+    Ok(user.page(Area::Team, &account.name, content).with_status(draft.status()))
 }
 
 fn second_factors(factors: &SecondFactors) -> String {
@@ -81,38 +78,6 @@ fn second_factors(factors: &SecondFactors) -> String {
     let passkeys = (passkeys > 0).then(|| format::count(passkeys, "passkey"));
     let all: Vec<_> = app.into_iter().chain(passkeys).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(", ") }
-}
-
-pub(crate) async fn sign_out(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
-    match user.console.store.end_sessions_of(user.admin()?, account.id).await {
-        Ok(ended) => {
-            let message = format!("Signed {} out of {}.", account.name, format::count(ended, "session"));
-            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, session: &str, _form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
-    let session = session.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.end_session_of(user.admin()?, account.id, session).await {
-        Ok(true) => Ok(user.redirect_with_message(&format!("/team/{}", account.id), "The session was signed out.")),
-        Ok(false) => Err(ConsoleError::NotFound),
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
-    match user.console.store.reset_second_factors(user.admin()?, account.id).await {
-        Ok(()) => {
-            let message = format!("Removed the second factors of {} and ended all sessions.", account.name);
-            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
 }
 
 /// Role, password, second factors, and whether the person may sign in.
@@ -181,52 +146,97 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
 }
 
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
-    let parsed = PersonName::parse(form.get("name")).map_err(|error| sentence(&error));
-    let parsed =
-        parsed.and_then(|name| Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?)));
-    let error = match parsed {
-        Ok((name, email)) => match user.console.store.set_profile(user.admin()?, account.id, &name, &email).await {
-            Ok(changed) => {
-                let message = format!("{} was saved.", changed.name);
-                return Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message));
-            }
-            Err(AccountError::EmailTaken) => sentence(&AccountError::EmailTaken),
-            Err(declined) => return declined_page(user, declined).await,
-        },
-        Err(sentence) => sentence,
+    let account = find_by_id(user, id).await?;
+    let saved = match parse_profile(form) {
+        Ok((name, email)) => user.store().set_profile(user.admin()?, account.id, &name, &email).await,
+        Err(text) => return page_with(user, &account, &form.refused(Refusal::invalid(text))).await,
     };
-    Ok(page_with(user, &account, Some(&error)).await?.with_status(StatusCode::BAD_REQUEST))
+    match saved {
+        Ok(saved) => user.redirect_with_message(&path(account.id), &format!("{} was saved.", saved.name)),
+        Err(error) => page_with(user, &account, &form.refused(Refusal::from_conflict(error)?)).await,
+    }
+}
+
+fn parse_profile(form: &Form) -> Result<(PersonName, Email), String> {
+    let name = PersonName::parse(form.get("name")).map_err(|error| sentence(&error))?;
+    Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?))
+}
+
+pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
+    let changed = user.store().set_role(user.admin()?, parse_id(id)?, role).await?;
+    let role = match role {
+        Role::Admin => "an admin",
+        Role::Developer => "a developer",
+    };
+    let message = format!("{} is now {role}.{}", changed.account.name, revoked_links(changed.withdrawn_links));
+    user.redirect_with_message(&path(changed.account.id), &message)
+}
+
+pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
+    let access = Access::Disabled { revokes_keys: form.has("revoke-keys") };
+    let changed = user.store().set_access(user.admin()?, parse_id(id)?, access).await?;
+    let keys = match changed.revoked_keys {
+        0 => String::new(),
+        count => format!(" Revoked {}.", format::count(count, "key")),
+    };
+    let (name, links) = (&changed.account.name, revoked_links(changed.withdrawn_links));
+    user.redirect_with_message(&path(changed.account.id), &format!("{name} can no longer sign in.{keys}{links}"))
+}
+
+pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = user.store().set_access(user.admin()?, parse_id(id)?, Access::Enabled).await?.account;
+    user.redirect_with_message(&path(account.id), &format!("{} can sign in again.", account.name))
+}
+
+/// A sentence, or empty if there were none.
+fn revoked_links(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " 1 pending link was revoked.".into(),
+        count => format!(" {} were revoked.", format::count(count as u64, "pending link")),
+    }
+}
+
+pub(crate) async fn sign_out(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = find_by_id(user, id).await?;
+    let ended = user.store().end_sessions_of(user.admin()?, account.id).await?;
+    let message = format!("Signed {} out of {}.", account.name, format::count(ended, "session"));
+    user.redirect_with_message(&path(account.id), &message)
+}
+
+pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, session: &str, _form: &Form) -> ConsoleResult {
+    let account: AccountId = parse_id(id)?;
+    found(user.store().end_session_of(user.admin()?, account, parse_id(session)?).await?)?;
+    user.redirect_with_message(&path(account), "The session was signed out.")
+}
+
+pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
+    let account = find_by_id(user, id).await?;
+    user.store().reset_second_factors(user.admin()?, account.id).await?;
+    let message = format!("Removed the second factors of {} and ended all sessions.", account.name);
+    user.redirect_with_message(&path(account.id), &message)
 }
 
 pub(crate) async fn revoke_keys(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
-    match user.console.store.revoke_keys_of(user.admin()?, account.id).await {
-        Ok(revoked) => {
-            let message = format!("Revoked {} of {}.", format::count(revoked, "key"), account.name);
-            Ok(user.redirect_with_message(&format!("/team/{}", account.id), &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let account = find_by_id(user, id).await?;
+    let revoked = user.store().revoke_keys_of(user.admin()?, account.id).await?;
+    let message = format!("Revoked {} of {}.", format::count(revoked, "key"), account.name);
+    user.redirect_with_message(&path(account.id), &message)
 }
 
 pub(crate) async fn delete(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    let account = find(user, id).await?;
+    let account = find_by_id(user, id).await?;
     if !form.get("confirm").eq_ignore_ascii_case(account.email.as_str()) {
-        let error = "The e-mail address does not match. Nothing was deleted.";
-        return Ok(page_with(user, &account, Some(error)).await?.with_status(StatusCode::BAD_REQUEST));
+        let refusal = Refusal::invalid("The e-mail address does not match. Nothing was deleted.");
+        return page_with(user, &account, &form.refused(refusal)).await;
     }
-    match user.console.store.delete_account(user.admin()?, account.id).await {
-        Ok(revoked) => {
-            let message = format!("Deleted {} and revoked {}.", account.name, format::count(revoked, "key"));
-            Ok(user.redirect_with_message("/team", &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let revoked = user.store().delete_account(user.admin()?, account.id).await?;
+    let message = format!("Deleted {} and revoked {}.", account.name, format::count(revoked, "key"));
+    user.redirect_with_message("/team", &message)
 }
 
-async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<Account> {
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    let accounts = user.console.store.accounts(user.admin()?).await?;
-    accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)
+/// The path of the person's page.
+fn path(account: AccountId) -> String {
+    format!("/team/{account}")
 }

@@ -4,6 +4,8 @@
 
 pub(crate) mod account;
 pub(crate) mod audit;
-pub(crate) mod choice;
+mod choice;
 pub(crate) mod member;
 pub(crate) mod team;
+
+pub(crate) use self::choice::{PersonChoice, find_by_email, find_by_id};

@@ -2,21 +2,15 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
 use maud::{Markup, html};
-use store::{Access, Account, AccountChange, AccountError, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role};
+use store::{Account, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role, Token};
 
-use crate::page::components::{
-    button_form, columns, copyable, csrf_field, data_table, empty, form_error, heading, relative_time,
-    relative_time_or, sentence,
+use crate::page::{
+    Area, Column, ConsoleError, ConsoleResult, Direction, Fields, Form, Order, Paging, SignedIn, button_form, columns,
+    copyable, csrf_field, data_table, empty, found, heading, parse_id, relative_time, relative_time_or, search_input,
+    select,
 };
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::paging::Paging;
-use crate::page::request::Fields;
-use crate::page::session::SignedIn;
-use crate::page::sorting::{Column, Direction, Order};
+use crate::people::find_by_id;
 
 /// The value in the form, its label, and days.
 const EXPIRY_CHOICES: [(&str, &str, u64); 3] = [("1", "1 day", 1), ("7", "7 days", 7), ("30", "30 days", 30)];
@@ -56,13 +50,13 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 /// The page with a notice on top.
 async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> ConsoleResult {
     let admin = user.admin()?;
-    let accounts = user.console.store.accounts(admin).await?;
-    let links = user.console.store.links(admin).await?;
-    let deleted = user.console.store.deleted_people(admin).await?;
+    let accounts = user.store().accounts(admin).await?;
+    let links = user.store().links(admin).await?;
+    let deleted = user.store().deleted_people(admin).await?;
     // Without passwords, accounts come from the identity provider.
     let passwords = user.console.settings.passwords;
-    let is_required = user.console.store.is_second_factor_required().await?;
-    let without_factor = user.console.store.accounts_without_second_factor(admin).await?;
+    let is_required = user.store().is_second_factor_required().await?;
+    let without_factor = user.store().accounts_without_second_factor(admin).await?;
     let content = html! {
         (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
@@ -115,11 +109,9 @@ fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
 }
 
 pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.allow_return(user.admin()?, id).await {
-        Ok(email) => Ok(user.redirect_with_message("/team", &format!("{email} can return with a new account."))),
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let id: AccountId = parse_id(id)?;
+    let email = user.store().allow_return(user.admin()?, id).await?;
+    user.redirect_with_message("/team", &format!("{email} can return with a new account."))
 }
 
 fn second_factor_card(user: &SignedIn<'_>, is_required: bool, without: &[Account]) -> Markup {
@@ -165,14 +157,8 @@ fn invite_form(user: &SignedIn<'_>) -> Markup {
                     input name="note" required maxlength=(MAX_NOTE_CHARS) placeholder="name or e-mail address"
                         autocomplete="off";
                 }
-                label { "Role" select name="role" { @for role in Role::ALL { option value=(role) { (role) } } } }
-                label { "Expires after"
-                    select name="lifetime" {
-                        @for (value, label, _) in EXPIRY_CHOICES {
-                            option value=(value) selected[value == DEFAULT_EXPIRY] { (label) }
-                        }
-                    }
-                }
+                (select("Role", "role", Role::ALL.map(|role| (role.as_str(), role.as_str())), ""))
+                (select("Expires after", "lifetime", EXPIRY_CHOICES.map(|(value, label, _)| (value, label)), DEFAULT_EXPIRY))
                 button.primary type="submit" { "Create link" }
             }
         }
@@ -190,10 +176,7 @@ fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup 
     let (paging, kept) = (Paging::new(query, found.len()), query.only(&["find", "sort"]));
     html! {
         form.filters method="get" action="/team" role="search" {
-            label {
-                "Search"
-                input type="search" name="find" value=(query.get("find")) placeholder="name or e-mail address";
-            }
+            (search_input("Search", "find", query.get("find"), "name or e-mail address"))
             (order.choice(&COLUMNS))
             button.plain type="submit" { "Apply" }
         }
@@ -270,7 +253,7 @@ fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
 }
 
 /// The page with a new link, which no other page shows.
-async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &store::Token) -> ConsoleResult {
+async fn page_with_link(user: &SignedIn<'_>, message: &str, token: &Token) -> ConsoleResult {
     let link = format!("{}/welcome/{}", user.console.settings.origin, token.reveal());
     let notice = html! {
         p.message role="status" { (message) }
@@ -290,115 +273,29 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).map_or(7, |(.., days)| *days);
     let note: String =
         form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
-    match user.console.store.invite(admin, role, &note, Duration::from_secs(days * 86_400)).await {
-        Ok(token) => page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await,
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let token = user.store().invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
+    page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await
 }
 
 pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let admin = user.admin()?;
     user.console.require_passwords()?;
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    let accounts = user.console.store.accounts(admin).await?;
-    let account = accounts.into_iter().find(|account| account.id == id).ok_or(ConsoleError::NotFound)?;
-    match user.console.store.create_reset_link(admin, &account.email).await {
-        Ok(token) => {
-            page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let account = find_by_id(user, id).await?;
+    let token = user.store().create_reset_link(user.admin()?, &account.email).await?;
+    page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
 }
 
 pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let required = form.get("required") == "yes";
-    match user.console.store.require_second_factor(user.admin()?, required).await {
-        Ok(()) => {
-            let message = match required {
-                true => {
-                    "A second factor is now required. People without one set it up on the next page that they open."
-                }
-                false => "Second factors are now optional.",
-            };
-            Ok(user.redirect_with_message("/team", message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
+    let is_required = form.get("required") == "yes";
+    user.store().require_second_factor(user.admin()?, is_required).await?;
+    let message = match is_required {
+        true => "A second factor is now required. People without one set it up on the next page that they open.",
+        false => "Second factors are now optional.",
+    };
+    user.redirect_with_message("/team", message)
 }
 
 pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let id: LinkId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.revoke_link(user.admin()?, id).await {
-        Ok(true) => Ok(user.redirect_with_message("/team", "The link was revoked.")),
-        Ok(false) => Err(ConsoleError::NotFound),
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
-    match user.console.store.set_role(user.admin()?, id, role).await {
-        Ok(AccountChange { account, withdrawn_links, .. }) => {
-            let withdrawn = revoked_links(withdrawn_links);
-            let message = format!("{} is now {}.{withdrawn}", account.name, with_article(role));
-            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    let access = Access::Disabled { revokes_keys: form.has("revoke-keys") };
-    match user.console.store.set_access(user.admin()?, id, access).await {
-        Ok(AccountChange { account, revoked_keys, withdrawn_links }) => {
-            let keys = match revoked_keys {
-                0 => String::new(),
-                count => format!(" Revoked {}.", format::count(count, "key")),
-            };
-            let message = format!("{} can no longer sign in.{keys}{}", account.name, revoked_links(withdrawn_links));
-            Ok(user.redirect_with_message(&format!("/team/{id}"), &message))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let id: AccountId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    match user.console.store.set_access(user.admin()?, id, Access::Enabled).await {
-        Ok(AccountChange { account, .. }) => {
-            Ok(user.redirect_with_message(&format!("/team/{id}"), &format!("{} can sign in again.", account.name)))
-        }
-        Err(declined) => declined_page(user, declined).await,
-    }
-}
-
-/// A sentence, or empty if there were none.
-fn revoked_links(count: usize) -> String {
-    match count {
-        0 => String::new(),
-        1 => " 1 pending link was revoked.".into(),
-        count => format!(" {} were revoked.", format::count(count as u64, "pending link")),
-    }
-}
-
-fn with_article(role: Role) -> &'static str {
-    match role {
-        Role::Admin => "an admin",
-        Role::Developer => "a developer",
-    }
-}
-
-pub(crate) async fn declined_page(user: &SignedIn<'_>, declined: AccountError) -> ConsoleResult {
-    match declined {
-        AccountError::NoSuchAccount => Err(ConsoleError::NotFound),
-        AccountError::NotAdmin => Err(ConsoleError::NotAllowed),
-        AccountError::OwnAccount => Ok(user.redirect_with_message("/account", "Change your own account here.")),
-        AccountError::Store(error) => Err(error.into()),
-        other => {
-            let notice = form_error(Some(&sentence(&other)));
-            Ok(page_with(user, &Fields::default(), notice).await?.with_status(StatusCode::CONFLICT))
-        }
-    }
+    let id: LinkId = parse_id(id)?;
+    found(user.store().revoke_link(user.admin()?, id).await?)?;
+    user.redirect_with_message("/team", "The link was revoked.")
 }

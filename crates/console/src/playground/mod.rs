@@ -3,4 +3,6 @@
 //! The API's handler completes the playground's requests; the conversation is never stored.
 
 pub(crate) mod page;
-pub(crate) mod snippets;
+mod snippets;
+
+pub(crate) use self::snippets::{curl, examples};

@@ -6,12 +6,7 @@ use chat::{MaxTokens, Role, Temperature, limits};
 use format::number;
 use maud::{Markup, html};
 
-use crate::page::assets;
-use crate::page::components::heading;
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::layout::Area;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::SignedIn;
+use crate::page::{Area, ConsoleError, ConsoleResponse, ConsoleResult, FormSender, SignedIn, assets, heading};
 use crate::playground::snippets;
 
 pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
@@ -146,6 +141,6 @@ fn code(base_url: &str) -> Markup {
 }
 
 pub(crate) async fn complete(user: &SignedIn<'_>, worker: &api::Worker, body: Bytes) -> ConsoleResult {
-    let caller = user.console.store.playground_caller(user.viewer()).await?.ok_or(ConsoleError::NotAllowed)?;
+    let caller = user.store().playground_caller(user.viewer()).await?.ok_or(ConsoleError::NotAllowed)?;
     Ok(ConsoleResponse::from_api(api::handle_playground(worker, caller, body).await))
 }

@@ -5,16 +5,12 @@ use http::StatusCode;
 use maud::{Markup, html};
 use store::SignInMethod;
 
-use crate::page::assets;
-use crate::page::components::{csrf_field, form_error, heading};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::SignedIn;
-use crate::people::account::check_password;
+use crate::page::{
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Form, FormSender, Refusal, SignedIn, assets, csrf_field,
+    error_message, heading,
+};
 use crate::sign_in::first_step::with_next;
-use crate::sign_in::passkeys;
+use crate::sign_in::{check_password, passkeys};
 
 /// The password, added to the fields of the declined form.
 pub(crate) const PASSWORD_FIELD: &str = "confirm-password";
@@ -26,21 +22,17 @@ pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> Conso
     }
     let verified = match check_password(user, form.raw(PASSWORD_FIELD)).await? {
         Ok(verified) => verified,
-        Err(refused) => {
-            let page = page(user, path, form, Some(&refused.text)).await?;
-            return Ok(Some(page.with_status(refused.status)));
-        }
+        Err(refusal) => return page(user, path, form, Some(refusal)).await.map(Some),
     };
-    match user.console.store.confirm_with_password(user.viewer(), &verified.hash).await? {
+    match user.store().confirm_with_password(user.viewer(), &verified.hash).await? {
         true => Ok(None),
         false => Err(ConsoleError::SignedOut),
     }
 }
 
 /// The confirmation page for a form that was posted to `path`.
-pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Option<&str>) -> ConsoleResult {
-    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
-    let store = &user.console.store;
+pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, refusal: Option<Refusal>) -> ConsoleResult {
+    let (account, store) = (user.account()?, user.store());
     let has_password = user.console.settings.passwords && store.password(user.viewer()).await?.is_some();
     let has_passkeys = user.console.passkeys.is_some() && !store.second_factors(account.id).await?.passkeys.is_empty();
     // Forms are posted to the path of their page plus one segment.
@@ -49,7 +41,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Op
         (heading("Confirm your identity", html! {}))
         section.card.narrow {
             p { "This change requires you to authenticate again. You will not be asked again for five minutes." }
-            (form_error(error))
+            (error_message(refusal.as_ref().map(|refusal| refusal.text.as_str())))
             form.fields #confirm method="post" action=(path) {
                 (csrf_field(user))
                 @for (name, value) in form.fields().filter(|(name, _)| *name != PASSWORD_FIELD) {
@@ -69,7 +61,8 @@ pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, error: Op
             p { a.button href=(page) { "Cancel" } }
         }
     };
-    Ok(user.page(Area::of_path(path), "Confirm", content).with_status(StatusCode::FORBIDDEN))
+    let status = refusal.map_or(StatusCode::FORBIDDEN, |refusal| refusal.status);
+    Ok(user.page(Area::from_path(path), "Confirm", content).with_status(status))
 }
 
 fn passkey_button(user: &SignedIn<'_>) -> Markup {
@@ -93,20 +86,20 @@ fn provider_link(user: &SignedIn<'_>, page: &str) -> Markup {
 
 /// Verifies the passkey's response, which the script posts.
 pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
-    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let account = user.account()?;
     let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
         Ok(attempt) => attempt,
-        Err(refusal) => return passkeys::failed(refusal.status(), refusal.message()),
+        Err(refusal) => return passkeys::refused(&refusal.into()),
     };
     let used = passkeys::verify(user.console, &passkeys::parse(body)?).await?;
     let used = used.filter(|(owner, _)| *owner == account.id);
     let is_confirmed = match used {
-        Some((_, used)) => user.console.store.confirm_with_passkey(user.viewer(), &used).await?,
+        Some((_, used)) => user.store().confirm_with_passkey(user.viewer(), &used).await?,
         None => false,
     };
     if !is_confirmed {
         attempt.failed().await?;
-        return passkeys::failed(StatusCode::BAD_REQUEST, passkeys::NOT_ACCEPTED);
+        return passkeys::refused(&Refusal::invalid(passkeys::NOT_ACCEPTED));
     }
     Ok(ConsoleResponse::json("{}".into()))
 }

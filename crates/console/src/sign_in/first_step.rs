@@ -4,15 +4,11 @@ use http::{StatusCode, header};
 use maud::{Markup, html};
 use store::{Email, PasswordTry, Proof, SignInError, SignInMethod, StartedSession};
 
-use crate::Console;
-use crate::page::components::{anonymous_csrf_field, form_error};
-use crate::page::cookies::Cookie;
-use crate::page::error::ConsoleResult;
-use crate::page::form::Form;
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::{Anonymous, SignedIn};
-use crate::page::{assets, layout};
+use crate::credentials::SignInOutcome;
+use crate::page::{
+    Anonymous, Console, ConsoleRequest, ConsoleResponse, ConsoleResult, Cookie, Draft, Form, FormSender, Refusal,
+    SignedIn, assets, csrf_field, notice, password_input, signed_out_page,
+};
 use crate::sign_in::{provider, second_step};
 
 /// The same for an unknown account and a wrong password, so that it does not disclose which accounts exist.
@@ -41,25 +37,25 @@ pub(crate) fn with_next(path: &str, next: &str) -> String {
 }
 
 pub(crate) fn page(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> ConsoleResponse {
-    page_with(visitor, "", request.query.get("next"), None)
+    page_with(visitor, &Draft::with("next", request.query.get("next")))
 }
 
-fn page_with(visitor: &Anonymous<'_>, email: &str, next: &str, error: Option<&str>) -> ConsoleResponse {
-    let settings = &visitor.console.settings;
+fn page_with(visitor: &Anonymous<'_>, draft: &Draft) -> ConsoleResponse {
+    let (settings, next) = (&visitor.console.settings, draft.get("next"));
     let content = html! {
         section.card.narrow {
             h1 { "Sign in" }
-            (form_error(error))
+            (draft.message())
             @if let Some(provider) = &settings.identity_provider {
                 p { a.button.primary.wide href=(provider_link(next)) { "Sign in with " (provider.name) } }
             }
             @if settings.passwords {
-                (password_form(visitor, email, next))
+                (password_form(visitor, draft.get("email"), next))
                 (passkey_button(visitor, next))
             }
         }
     };
-    visitor.page("Sign in", content)
+    visitor.page("Sign in", content).with_status(draft.status())
 }
 
 /// Its script enables it, in browsers that support passkeys.
@@ -86,13 +82,13 @@ fn password_form(visitor: &Anonymous<'_>, email: &str, next: &str) -> Markup {
     let is_main = visitor.console.settings.identity_provider.is_none();
     html! {
         form.fields method="post" action="/sign-in" {
-            (anonymous_csrf_field(visitor))
+            (csrf_field(visitor))
             input type="hidden" name="next" value=(next);
             label {
                 "E-mail"
                 input type="email" name="email" required value=(email) autocomplete="username" autofocus;
             }
-            label { "Password" input type="password" name="password" required autocomplete="current-password"; }
+            (password_input("Password", "password", "current-password"))
             button.primary[is_main] type="submit" { "Sign in" }
         }
         p.quiet.small {
@@ -105,17 +101,14 @@ fn password_form(visitor: &Anonymous<'_>, email: &str, next: &str) -> Markup {
 pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     let form = visitor.form(request).await?;
     visitor.console.require_passwords()?;
-    let refused = |status, error| {
-        let page = page_with(&visitor, form.get("email"), form.get("next"), Some(error));
-        Ok(page.with_status(status))
-    };
+    let refused = |refusal| Ok(page_with(&visitor, &form.refused(refusal)));
     let console = visitor.console;
     let email = form.get("email").parse::<Email>().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
         Err(refusal) => {
-            console.sign_ins.refused.add();
-            return refused(refusal.status(), refusal.message());
+            console.count_sign_in(SignInOutcome::Refused);
+            return refused(refusal.into());
         }
     };
     let credentials = match &email {
@@ -131,28 +124,28 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         }
         (Some(found), _) => {
             let proof = Proof::Password(&found.password);
-            let begun = match console.store.begin_session(found.account, &request.origin(), proof).await {
-                Ok(begun) => begun,
+            let session = match console.store.begin_session(found.account, &request.origin(), proof).await {
+                Ok(session) => session,
                 Err(SignInError::Store(error)) => return Err(error.into()),
-                Err(_) => return refused(StatusCode::CONFLICT, OUTDATED),
+                Err(_) => return refused(Refusal::new(StatusCode::CONFLICT, OUTDATED)),
             };
             attempt.succeeded().await?;
-            console.sign_ins.succeeded.add();
-            Ok(console.signed_in(ConsoleResponse::redirect(local_path(form.get("next"))), &begun))
+            console.count_sign_in(SignInOutcome::Succeeded);
+            Ok(console.signed_in(ConsoleResponse::redirect(local_path(form.get("next"))), &session))
         }
         (None, email) => {
             attempt.failed().await?;
-            console.sign_ins.failed.add();
+            console.count_sign_in(SignInOutcome::Failed);
             console.wrong_passwords.add(PasswordTry::SignIn, email, request.client);
-            refused(StatusCode::UNAUTHORIZED, WRONG_CREDENTIALS)
+            refused(Refusal::new(StatusCode::UNAUTHORIZED, WRONG_CREDENTIALS))
         }
     }
 }
 
 impl Console {
     /// Always a new session: an earlier session of the browser is not reused.
-    pub(crate) fn signed_in(&self, response: ConsoleResponse, begun: &StartedSession) -> ConsoleResponse {
-        self.set_session_cookie(self.clear_cookie(response, Cookie::Anonymous), &begun.token)
+    pub(crate) fn signed_in(&self, response: ConsoleResponse, session: &StartedSession) -> ConsoleResponse {
+        self.set_session_cookie(self.clear_cookie(response, Cookie::Anonymous), &session.token)
     }
 }
 
@@ -166,7 +159,7 @@ pub(crate) fn local_path(target: &str) -> &str {
 }
 
 pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
-    user.console.store.end_session(user.viewer(), user.session.id).await?;
+    user.store().end_session(user.viewer(), user.session.id).await?;
     let at_provider = match user.session.method {
         SignInMethod::Provider => provider::sign_out_url(user).await,
         _ => None,
@@ -174,21 +167,14 @@ pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult
     let response = match at_provider {
         // The content security policy (`form-action`) would block a redirect.
         Some((name, url)) => {
-            signed_out_page(&name, url.as_str()).with_header(header::REFRESH, &format!("0; url={url}"))
+            let label = format!("Sign out of {name} too");
+            let content = notice("You are signed out", html! {}, url.as_str(), &label);
+            let page = ConsoleResponse::page(signed_out_page("Signed out", content));
+            page.with_header(header::REFRESH, &format!("0; url={url}"))
         }
-        None => user.redirect_with_message("/sign-in", "You are signed out."),
+        None => user.console.redirect_with_message("/sign-in", "You are signed out."),
     };
     Ok(user.console.clear_cookie(response, Cookie::Session))
-}
-
-fn signed_out_page(provider: &str, url: &str) -> ConsoleResponse {
-    let content = html! {
-        section.card.narrow {
-            h1 { "You are signed out" }
-            p { a.button href=(url) { "Sign out of " (provider) " too" } }
-        }
-    };
-    ConsoleResponse::page(layout::signed_out_page("Signed out", content))
 }
 
 #[cfg(test)]

@@ -4,37 +4,18 @@ use http::StatusCode;
 use maud::html;
 use store::{AccountError, Email, Link, LinkPurpose, NewAccount, PersonName, Proof, SignInError, Token};
 
-use crate::credentials::password::{self, NewPassword};
-use crate::page::components::{anonymous_csrf_field, form_error, sentence};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::layout;
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::Anonymous;
-
-#[derive(Default)]
-struct LinkForm<'a> {
-    email: &'a str,
-    name: &'a str,
-    error: Option<&'a str>,
-}
-
-impl<'a> LinkForm<'a> {
-    /// Prefilled from the invitation's note: an e-mail address or a name.
-    fn invited(note: &'a str) -> Self {
-        match note.parse::<Email>() {
-            Ok(_) => Self { email: note, ..Self::default() },
-            Err(_) => Self { name: note, ..Self::default() },
-        }
-    }
-}
+use crate::credentials::{MIN_CHARS, NewPassword};
+use crate::page::{
+    Anonymous, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Draft, FormSender, Refusal, csrf_field,
+    notice, password_input, sentence,
+};
 
 pub(crate) async fn page(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult {
     visitor.console.require_passwords()?;
-    match find_link(visitor, link).await? {
-        Some((_, found)) => Ok(page_with(visitor, &found, link, &LinkForm::invited(&found.note))),
-        None => Ok(dead_link_page(visitor)),
-    }
+    let Some((_, found)) = find_link(visitor, link).await? else { return Ok(dead_link_page(visitor)) };
+    // An invitation's note is an e-mail address or a name.
+    let field = if found.note.parse::<Email>().is_ok() { "email" } else { "name" };
+    Ok(page_with(visitor, &found, link, &Draft::with(field, &found.note)))
 }
 
 async fn find_link(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult<Option<(Token, Link)>> {
@@ -44,17 +25,12 @@ async fn find_link(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult<Option<
 }
 
 fn dead_link_page(visitor: &Anonymous<'_>) -> ConsoleResponse {
-    let content = html! {
-        section.card.narrow {
-            h1 { "This link is no longer valid" }
-            p { "It was used, has expired or was revoked. Ask for a new one." }
-            p { a.button href="/sign-in" { "Sign in" } }
-        }
-    };
-    ConsoleResponse::page(layout::anonymous_page(visitor, "Link", content)).with_status(StatusCode::NOT_FOUND)
+    let text = html! { p { "It was used, has expired or was revoked. Ask for a new one." } };
+    let content = notice("This link is no longer valid", text, "/sign-in", "Sign in");
+    visitor.page("Link", content).with_status(StatusCode::NOT_FOUND)
 }
 
-fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm<'_>) -> ConsoleResponse {
+fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, draft: &Draft) -> ConsoleResponse {
     let (title, button) = match &link.purpose {
         LinkPurpose::SetUp => ("Set up Adriaticum", "Create administrator"),
         LinkPurpose::Join(_) => ("Join Adriaticum", "Create account"),
@@ -70,9 +46,9 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
                     "For the account " strong { (email) } ". It will be signed out of all sessions."
                 },
             }
-            (form_error(form.error))
+            (draft.message())
             form.fields method="post" action={ "/welcome/" (secret) } {
-                (anonymous_csrf_field(visitor))
+                (csrf_field(visitor))
                 @match &link.purpose {
                     LinkPurpose::Reset(email) => {
                         input type="hidden" name="email" value=(email) autocomplete="username";
@@ -80,48 +56,45 @@ fn page_with(visitor: &Anonymous<'_>, link: &Link, secret: &str, form: &LinkForm
                     _ => {
                         label {
                             "Your name"
-                            input name="name" required maxlength=(PersonName::MAX_CHARS) value=(form.name)
+                            input name="name" required maxlength=(PersonName::MAX_CHARS) value=(draft.get("name"))
                                 autocomplete="name";
                         }
                         label {
                             "E-mail"
-                            input type="email" name="email" required value=(form.email) autocomplete="username";
+                            input type="email" name="email" required value=(draft.get("email")) autocomplete="username";
                         }
                     }
                 }
                 label { "Password"
-                    input type="password" name="password" required minlength=(password::MIN_CHARS)
+                    input type="password" name="password" required minlength=(MIN_CHARS)
                         autocomplete="new-password" aria-describedby="password-hint";
                     span.hint #password-hint {
-                        "At least " (password::MIN_CHARS) " characters. A few words make a good password."
+                        "At least " (MIN_CHARS) " characters. A few words make a good password."
                     }
                 }
-                label { "Repeat password" input type="password" name="again" required autocomplete="new-password"; }
+                (password_input("Repeat password", "again", "new-password"))
                 button.primary type="submit" { (button) }
             }
         }
     };
-    visitor.page(title, content)
+    visitor.page(title, content).with_status(draft.status())
 }
 
 pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut ConsoleRequest) -> ConsoleResult {
     let form = visitor.form(request).await?;
     visitor.console.require_passwords()?;
     let Some((token, found)) = find_link(&visitor, link).await? else { return Ok(dead_link_page(&visitor)) };
-    let refused_with = |status, error: &str| {
-        let form = LinkForm { email: form.get("email"), name: form.get("name"), error: Some(error) };
-        Ok(page_with(&visitor, &found, link, &form).with_status(status))
-    };
-    let refused = |error: &str| refused_with(StatusCode::BAD_REQUEST, error);
+    let refused = |refusal| Ok(page_with(&visitor, &found, link, &form.refused(refusal)));
+    let invalid = |text: &str| refused(Refusal::invalid(text));
     let password = match NewPassword::parse(form.raw("password"), form.raw("again"), form.get("email")) {
         Ok(password) => password,
-        Err(error) => return refused(&error.to_string()),
+        Err(error) => return invalid(&error.to_string()),
     };
     let console = visitor.console;
     let address = request.client.to_string();
     let attempt = match console.sign_in_throttle.enter(request.client) {
         Ok(attempt) => attempt,
-        Err(refusal) => return refused_with(refusal.status(), refusal.message()),
+        Err(refusal) => return refused(refusal.into()),
     };
     let hash = async |password| console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal);
     let (changed, hash) = if let LinkPurpose::Reset(_) = found.purpose {
@@ -130,24 +103,24 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
     } else {
         let name = match PersonName::parse(form.get("name")) {
             Ok(name) => name,
-            Err(error) => return refused(&sentence(&error)),
+            Err(error) => return invalid(&sentence(&error)),
         };
         let Ok(email) = form.get("email").parse::<Email>() else {
-            return refused("This is not a valid e-mail address.");
+            return invalid("This is not a valid e-mail address.");
         };
         let new = NewAccount { email, name, password: hash(password).await? };
         (console.store.use_link(&token, &new, &address).await, new.password)
     };
     match changed {
         Ok(account) => match console.store.begin_session(account, &request.origin(), Proof::Password(&hash)).await {
-            Ok(begun) => {
-                Ok(console.signed_in(console.redirect_with_message("/", "Welcome! You are signed in."), &begun))
+            Ok(session) => {
+                Ok(console.signed_in(console.redirect_with_message("/", "Welcome! You are signed in."), &session))
             }
             Err(SignInError::Store(error)) => Err(error.into()),
             // The link replaces the password, not the second factor.
             Err(_) => Ok(console.redirect_with_message("/sign-in", "The password was saved. Sign in with it.")),
         },
-        Err(AccountError::EmailTaken) => refused("An account with this e-mail address already exists."),
+        Err(AccountError::EmailTaken) => invalid("An account with this e-mail address already exists."),
         Err(AccountError::Store(error)) => Err(error.into()),
         Err(_) => Ok(dead_link_page(&visitor)),
     }

@@ -9,6 +9,9 @@ pub(crate) mod first_step;
 mod fuzz;
 pub(crate) mod links;
 pub(crate) mod passkeys;
+mod password_check;
 pub(crate) mod provider;
 pub(crate) mod second_factor;
 pub(crate) mod second_step;
+
+pub(crate) use self::password_check::check_password;

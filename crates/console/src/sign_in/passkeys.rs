@@ -8,51 +8,27 @@ use std::time::Duration;
 use chat::Timestamp;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use store::{AccountId, ChallengePurpose, PasswordTry, Proof, SignInError, Token, UsedPasskey};
 use subtle::ConstantTimeEq;
-use url::Url;
 use webauthn_rs::prelude::{
-    CreationChallengeResponse, DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential,
-    RegisterPublicKeyCredential, RequestChallengeResponse, Uuid, Webauthn, WebauthnBuilder,
+    DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential, RegisterPublicKeyCredential, Uuid,
 };
 use webauthn_rs_proto::ResidentKeyRequirement;
 
-use crate::Console;
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::{Anonymous, SignedIn};
-use crate::people::account::check_password;
+use crate::credentials::SignInOutcome;
+use crate::page::{
+    Anonymous, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Form, FormSender, Refusal,
+    SignedIn, found,
+};
 use crate::sign_in::first_step::local_path;
-use crate::sign_in::second_factor;
+use crate::sign_in::{check_password, second_factor};
 
 const MAX_NAME_CHARS: usize = 60;
 const MAX_PASSKEYS: usize = 10;
 const SIGN_IN_LIFETIME: Duration = Duration::from_secs(300);
 pub(crate) const NOT_ACCEPTED: &str = "The passkey was not accepted. Please try again, or sign in another way.";
-
-/// `None` where browsers do not allow passkeys: if the origin is an IP address.
-pub(crate) fn relying_party(origin: &str) -> Option<Webauthn> {
-    let origin = Url::parse(origin).ok()?;
-    WebauthnBuilder::new(origin.domain()?, &origin).ok()?.rp_name("Adriaticum").build().ok()
-}
-
-/// The response to the first step. The token identifies the challenge in the second step.
-#[derive(Serialize)]
-struct Begun<Options> {
-    token: String,
-    options: Options,
-}
-
-/// The page to open next, or the error message.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome<'a> {
-    Location(&'a str),
-    Error(&'a str),
-}
 
 #[derive(Deserialize)]
 struct PasswordGiven {
@@ -77,14 +53,15 @@ pub(crate) struct UsedCredential {
 /// For a signed-in person, who enters the password.
 pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
     let passkeys = user.console.passkeys()?;
-    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let account = user.account()?;
     let given: PasswordGiven = parse(body)?;
-    if let Err(refused) = check_password(user, &given.password).await? {
-        return failed(refused.status, &refused.text);
+    if let Err(refusal) = check_password(user, &given.password).await? {
+        return refused(&refusal);
     }
-    let factors = user.console.store.second_factors(account.id).await?;
+    let factors = user.store().second_factors(account.id).await?;
     if factors.passkeys.len() >= MAX_PASSKEYS {
-        return failed(StatusCode::CONFLICT, "An account can have at most ten passkeys. Remove one first.");
+        let text = "An account can have at most ten passkeys. Remove one first.";
+        return refused(&Refusal::new(StatusCode::CONFLICT, text));
     }
     let known = factors.passkeys.iter().filter_map(|passkey| credential_id(&passkey.id)).collect();
     let started = passkeys.start_passkey_registration(
@@ -101,54 +78,52 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     }
     let purpose = ChallengePurpose::AddPasskey;
     let state = serde_json::to_string(&state).map_err(internal)?;
-    let token = user.console.store.create_challenge(purpose, account.id, &state).await?;
-    json::<Begun<CreationChallengeResponse>>(&Begun { token: token.reveal().to_owned(), options })
+    let token = user.store().create_challenge(purpose, account.id, &state).await?;
+    challenge(token.reveal(), &options)
 }
 
 pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
     let passkeys = user.console.passkeys()?;
-    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
+    let account = user.account()?;
     let given: NewPasskey = parse(body)?;
     let state = match Token::parse(&given.token) {
-        Some(token) => user.console.store.take_challenge(ChallengePurpose::AddPasskey, &token).await?,
+        Some(token) => user.store().take_challenge(ChallengePurpose::AddPasskey, &token).await?,
         None => None,
     };
     let state = state.filter(|challenge| challenge.account == account.id);
     let state = state.and_then(|challenge| serde_json::from_str::<PasskeyRegistration>(&challenge.body).ok());
-    let Some(state) = state else { return failed(StatusCode::BAD_REQUEST, "This took too long. Please try again.") };
+    let Some(state) = state else { return refused(&Refusal::invalid("This took too long. Please try again.")) };
     let passkey = match passkeys.finish_passkey_registration(&given.credential, &state) {
         Ok(passkey) => passkey,
         Err(error) => {
             tracing::warn!(%error, "a passkey could not be added");
-            return failed(StatusCode::BAD_REQUEST, "This passkey cannot be used here.");
+            return refused(&Refusal::invalid("This passkey cannot be used here."));
         }
     };
     let shown: String = given.name.trim().chars().filter(|typed| !typed.is_control()).take(MAX_NAME_CHARS).collect();
     let name = if shown.is_empty() { "Passkey" } else { &shown };
     let credential = serde_json::to_string(&passkey).map_err(internal)?;
     let id = id_text(passkey.cred_id());
-    match user.console.store.add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
+    match user.store().add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
         true => located("/account/second-factor"),
-        false => failed(StatusCode::CONFLICT, "This passkey is already in use."),
+        false => refused(&Refusal::new(StatusCode::CONFLICT, "This passkey is already in use.")),
     }
 }
 
 pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    if let Err(refused) = check_password(user, form.raw("password")).await? {
-        return Ok(second_factor::page_with(user, Some(&refused.text)).await?.with_status(refused.status));
+    if let Err(refusal) = check_password(user, form.raw("password")).await? {
+        return second_factor::page_with(user, &form.refused(refusal)).await;
     }
-    match user.console.store.remove_passkey(user.viewer(), id).await? {
-        true => Ok(user.redirect_with_message("/account/second-factor", "The passkey was removed.")),
-        false => Err(ConsoleError::NotFound),
-    }
+    found(user.store().remove_passkey(user.viewer(), id).await?)?;
+    user.redirect_with_message("/account/second-factor", "The passkey was removed.")
 }
 
 pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     visitor.json(request).await?;
     let console = visitor.console;
-    let _entered = match console.sign_in_throttle.enter(request.client) {
-        Ok(entered) => entered,
-        Err(refusal) => return failed(refusal.status(), refusal.message()),
+    let _attempt = match console.sign_in_throttle.enter(request.client) {
+        Ok(attempt) => attempt,
+        Err(refusal) => return refused(&refusal.into()),
     };
     begin_use(console).await
 }
@@ -159,7 +134,7 @@ pub(crate) async fn begin_use(console: &Console) -> ConsoleResult {
     let state = serde_json::to_string(&state).map_err(internal)?;
     let expires_at = console.store.now() + SIGN_IN_LIFETIME;
     let token = seal(&console.store.sign_in_secret().await?, &expires_at.as_millis().to_string(), &state);
-    json::<Begun<RequestChallengeResponse>>(&Begun { token, options })
+    challenge(&token, &options)
 }
 
 pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
@@ -167,28 +142,28 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
     let console = visitor.console;
     let attempt = match console.sign_in_throttle.begin(request.client, None).await? {
         Ok(attempt) => attempt,
-        Err(refusal) => return failed(refusal.status(), refusal.message()),
+        Err(refusal) => return refused(&refusal.into()),
     };
-    let begun = match verify(console, &given).await? {
+    let session = match verify(console, &given).await? {
         Some((account, used)) => {
             match console.store.begin_session(account, &request.origin(), Proof::Passkey(&used)).await {
-                Ok(begun) => Some(begun),
+                Ok(session) => Some(session),
                 Err(SignInError::Store(error)) => return Err(error.into()),
                 Err(_) => None,
             }
         }
         None => None,
     };
-    let Some(begun) = begun else {
+    let Some(session) = session else {
         attempt.failed().await?;
-        console.sign_ins.failed.add();
+        console.count_sign_in(SignInOutcome::Failed);
         let owner = console.store.passkey_owner(&id_text(given.credential.get_credential_id())).await?;
         console.wrong_passwords.add(PasswordTry::Passkey, owner, request.client);
-        return failed(StatusCode::UNAUTHORIZED, NOT_ACCEPTED);
+        return refused(&Refusal::new(StatusCode::UNAUTHORIZED, NOT_ACCEPTED));
     };
     attempt.succeeded().await?;
-    console.sign_ins.succeeded.add();
-    Ok(console.signed_in(located(local_path(&given.next))?, &begun))
+    console.count_sign_in(SignInOutcome::Succeeded);
+    Ok(console.signed_in(located(local_path(&given.next))?, &session))
 }
 
 /// The owner of the passkey that answered this console's challenge.
@@ -251,16 +226,18 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> ConsoleResult<T> 
     serde_json::from_slice(body).map_err(|_| ConsoleError::Unreadable)
 }
 
-fn json<T: Serialize>(value: &T) -> ConsoleResult {
-    Ok(ConsoleResponse::json(serde_json::to_string(value).map_err(internal)?))
+/// The response to the first step. The token identifies the challenge in the second step.
+fn challenge(token: &str, options: &impl Serialize) -> ConsoleResult {
+    Ok(ConsoleResponse::json(json!({ "token": token, "options": options }).to_string()))
 }
 
+/// The page to open next.
 fn located(path: &str) -> ConsoleResult {
-    json(&Outcome::Location(path))
+    Ok(ConsoleResponse::json(json!({ "location": path }).to_string()))
 }
 
-pub(crate) fn failed(status: StatusCode, text: &str) -> ConsoleResult {
-    Ok(json(&Outcome::Error(text))?.with_status(status))
+pub(crate) fn refused(refusal: &Refusal) -> ConsoleResult {
+    Ok(ConsoleResponse::json(json!({ "error": refusal.text }).to_string()).with_status(refusal.status))
 }
 
 fn internal(error: impl std::fmt::Display) -> ConsoleError {

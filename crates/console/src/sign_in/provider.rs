@@ -10,50 +10,19 @@ use chat::Timestamp;
 use http::StatusCode;
 use maud::html;
 use oidc::{AttemptSecrets, Person};
-use store::{Email, PasswordTry, PersonName, ProvidedPerson, ProvidedSignInError, ProviderRefusal, Role, Token};
+use store::{Email, PasswordTry, PersonName, ProvidedPerson, ProvidedSignInError, ProviderRefusal, StoreError, Token};
 use subtle::ConstantTimeEq;
 use url::Url;
 
-use crate::Console;
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::layout;
-use crate::page::request::{ConsoleRequest, Fields};
-use crate::page::response::ConsoleResponse;
-use crate::page::session::{Anonymous, SignedIn};
+use crate::credentials::{IdentityProvider, SignInOutcome};
+use crate::page::{
+    Anonymous, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Fields, FormSender, SignedIn,
+    notice,
+};
 use crate::sign_in::first_step::local_path;
 
-pub const CALLBACK_PATH: &str = "/sign-in/provider/callback";
 /// Room for one signed token.
 const MAX_LOGOUT_BYTES: usize = 64 << 10;
-
-/// The identity provider, and what its groups mean here.
-pub struct IdentityProvider {
-    pub client: oidc::Provider,
-    /// Shown to people.
-    pub name: String,
-    /// Groups that may sign in; empty: everyone whom the provider knows.
-    pub allowed_groups: Vec<String>,
-    /// Groups of administrators; empty: roles are assigned in the console.
-    pub admin_groups: Vec<String>,
-    /// Whether every address counts as verified, regardless of the provider's claim.
-    pub is_email_trusted: bool,
-}
-
-impl IdentityProvider {
-    /// `Err` if the groups do not allow sign-in.
-    fn role(&self, groups: &[String]) -> Result<Option<Role>, NotAllowed> {
-        let is_in = |list: &[String]| groups.iter().any(|group| list.contains(group));
-        let is_admin = is_in(&self.admin_groups);
-        if !self.allowed_groups.is_empty() && !is_admin && !is_in(&self.allowed_groups) {
-            return Err(NotAllowed);
-        }
-        let role = if is_admin { Role::Admin } else { Role::Developer };
-        Ok((!self.admin_groups.is_empty()).then_some(role))
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct NotAllowed;
 
 /// An attempt to sign in: a random number, and the path to open afterwards. Its `state` is `NUMBER.SIGNATURE.PATH`.
 struct ProviderSignIn<'a> {
@@ -63,7 +32,7 @@ struct ProviderSignIn<'a> {
 
 impl<'a> ProviderSignIn<'a> {
     fn new(next: &'a str) -> ConsoleResult<Self> {
-        let number = Token::generate().map_err(store::StoreError::from)?;
+        let number = Token::generate().map_err(StoreError::from)?;
         Ok(Self { number: number.derive("provider attempt"), next: local_path(next) })
     }
 
@@ -99,7 +68,7 @@ pub(crate) async fn begin(visitor: &Anonymous<'_>, request: &ConsoleRequest) -> 
         Err(error) => {
             tracing::error!(%error, "sign-in at the identity provider is unavailable");
             let text = format!("{} cannot be reached. Please try again in a few seconds.", provider.name);
-            Ok(failure_page(visitor, StatusCode::SERVICE_UNAVAILABLE, &text))
+            Ok(not_signed_in(visitor, StatusCode::SERVICE_UNAVAILABLE, &text))
         }
     }
 }
@@ -111,81 +80,74 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
     let query = &request.query;
     let Some(attempt) = ProviderSignIn::parse(query.raw("state"), visitor.secret()) else {
         let text = "This sign-in has expired or was begun in another browser. Please try again.";
-        return Ok(failure_page(visitor, StatusCode::BAD_REQUEST, text));
+        return Ok(not_signed_in(visitor, StatusCode::BAD_REQUEST, text));
     };
     if let Some(text) = refusal(query, provider) {
-        return Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text));
+        return Ok(not_signed_in(visitor, StatusCode::FORBIDDEN, &text));
     }
     // Each one sends requests to the provider.
-    let entered = console.sign_in_throttle.enter(request.client);
-    let _entered = match entered {
-        Ok(entered) => entered,
-        Err(refusal) => return Ok(failure_page(visitor, refusal.status(), refusal.message())),
+    let _attempt = match console.sign_in_throttle.enter(request.client) {
+        Ok(attempt) => attempt,
+        Err(refusal) => return Ok(not_signed_in(visitor, refusal.status(), refusal.message())),
     };
     let person = match provider.client.person(query.raw("code"), &attempt.secrets(visitor.secret())).await {
         Ok(person) => person,
         Err(error) => {
-            console.sign_ins.failed.add();
+            console.count_sign_in(SignInOutcome::Failed);
             tracing::warn!(%error, address = %request.client, "sign-in at the identity provider failed");
             let text = format!("{} did not confirm the sign-in. Please try again.", provider.name);
-            return Ok(failure_page(visitor, StatusCode::BAD_GATEWAY, &text));
+            return Ok(not_signed_in(visitor, StatusCode::BAD_GATEWAY, &text));
         }
     };
-    let (refusal, email, text) = match provided_person(provider, person) {
-        Ok(person) => {
-            let refused = match console.store.sign_in_provided(&person, &request.origin()).await {
-                Ok(begun) => {
-                    console.sign_ins.succeeded.add();
-                    return Ok(console.set_session_cookie(ConsoleResponse::redirect(attempt.next), &begun.token));
-                }
-                Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
-                Err(refused) => refused,
-            };
-            let (refusal, text) = explain(&refused, provider, &person);
-            (refusal, Some(person.email), text)
-        }
-        Err(NotAdmitted { subject, email, refusal, text }) => {
+    let (email, refusal) = match provided_person(provider, person) {
+        Ok(person) => match console.store.sign_in_provided(&person, &request.origin()).await {
+            Ok(session) => {
+                console.count_sign_in(SignInOutcome::Succeeded);
+                return Ok(console.set_session_cookie(ConsoleResponse::redirect(attempt.next), &session.token));
+            }
+            Err(error) => (Some(person.email), refusal_of(error)?),
+        },
+        Err(NotAdmitted { subject, email, refusal }) => {
             // A person who is no longer admitted also loses earlier sessions.
             let (issuer, address) = (provider.client.issuer(), request.client.to_string());
             console.store.end_provided_sessions(issuer, Some(&subject), None, &address).await?;
-            (refusal, email, text)
+            (email, refusal)
         }
     };
-    console.sign_ins.failed.add();
+    let text = explain(refusal, &provider.name, email.as_ref().map_or("", Email::as_str));
+    console.count_sign_in(SignInOutcome::Failed);
     console.wrong_passwords.add(PasswordTry::Provider(refusal), email, request.client);
-    Ok(failure_page(visitor, StatusCode::FORBIDDEN, &text))
+    Ok(not_signed_in(visitor, StatusCode::FORBIDDEN, &text))
 }
 
-/// For the audit log, and for the person.
-fn explain(
-    refused: &ProvidedSignInError,
-    provider: &IdentityProvider,
-    person: &ProvidedPerson,
-) -> (ProviderRefusal, String) {
-    let (name, email) = (&provider.name, &person.email);
-    match refused {
-        ProvidedSignInError::Disabled => {
-            (ProviderRefusal::Disabled, "Your account is disabled. Ask an administrator.".to_owned())
-        }
-        ProvidedSignInError::UnverifiedEmail => (
-            ProviderRefusal::UnverifiedEmail,
-            format!("{name} says that the address {email} is not verified. Verify it there, or ask an administrator."),
-        ),
-        ProvidedSignInError::EmailTaken => (
-            ProviderRefusal::EmailTaken,
-            format!(
-                "An account with the address {email} exists, and {name} does not say that the address is yours. \
-                 Ask an administrator."
-            ),
-        ),
-        ProvidedSignInError::AnotherPerson => (
-            ProviderRefusal::ConnectedElsewhere,
-            format!("The account with the address {email} belongs to another person at {name}. Ask an administrator."),
-        ),
-        ProvidedSignInError::Deleted | ProvidedSignInError::Store(_) => {
-            (ProviderRefusal::Deleted, "Your account was deleted. Ask an administrator to let you return.".to_owned())
-        }
+/// For the audit log.
+fn refusal_of(error: ProvidedSignInError) -> Result<ProviderRefusal, StoreError> {
+    match error {
+        ProvidedSignInError::Disabled => Ok(ProviderRefusal::Disabled),
+        ProvidedSignInError::UnverifiedEmail => Ok(ProviderRefusal::UnverifiedEmail),
+        ProvidedSignInError::EmailTaken => Ok(ProviderRefusal::EmailTaken),
+        ProvidedSignInError::AnotherPerson => Ok(ProviderRefusal::ConnectedElsewhere),
+        ProvidedSignInError::Deleted => Ok(ProviderRefusal::Deleted),
+        ProvidedSignInError::Store(error) => Err(error),
     }
+}
+
+/// For the person.
+fn explain(refusal: ProviderRefusal, name: &str, email: &str) -> String {
+    let problem = match refusal {
+        ProviderRefusal::MissingGroup => format!("Your groups at {name} do not give you access."),
+        ProviderRefusal::MissingEmail => format!("{name} did not provide your name and e-mail address."),
+        ProviderRefusal::Disabled => "Your account is disabled.".into(),
+        ProviderRefusal::UnverifiedEmail => format!("{name} says that the address {email} is not verified."),
+        ProviderRefusal::EmailTaken => {
+            format!("An account with the address {email} exists, and {name} does not say that the address is yours.")
+        }
+        ProviderRefusal::ConnectedElsewhere => {
+            format!("The account with the address {email} belongs to another person at {name}.")
+        }
+        ProviderRefusal::Deleted => "Your account was deleted.".into(),
+    };
+    format!("{problem} Ask an administrator.")
 }
 
 /// Why the provider refused the sign-in, if it did.
@@ -207,27 +169,18 @@ struct NotAdmitted {
     subject: String,
     email: Option<Email>,
     refusal: ProviderRefusal,
-    /// Shown to the person.
-    text: String,
 }
 
 fn provided_person(provider: &IdentityProvider, person: Person) -> Result<ProvidedPerson, NotAdmitted> {
     let email: Option<Email> = person.email.as_deref().and_then(|email| email.parse().ok());
-    let not_admitted =
-        |refusal, text: String| NotAdmitted { subject: person.subject.clone(), email: email.clone(), refusal, text };
     let Ok(role) = provider.role(person.groups.as_deref().unwrap_or_default()) else {
-        let text = format!("Your groups at {} do not give you access. Ask an administrator.", provider.name);
-        return Err(not_admitted(ProviderRefusal::MissingGroup, text));
+        return Err(NotAdmitted { subject: person.subject, email, refusal: ProviderRefusal::MissingGroup });
     };
-    let Some(email) = email.clone() else {
-        let text = format!("{} did not provide your e-mail address. Ask an administrator.", provider.name);
-        return Err(not_admitted(ProviderRefusal::MissingEmail, text));
-    };
-    let named = person.name.as_deref().and_then(|name| PersonName::parse(name).ok());
-    let named = named.or_else(|| PersonName::parse(email.as_str().split('@').next().unwrap_or_default()).ok());
-    let Some(name) = named else {
-        let text = "Your name cannot be shown here. Ask an administrator.".to_owned();
-        return Err(not_admitted(ProviderRefusal::MissingEmail, text));
+    let local_part = email.as_ref().and_then(|email| email.as_str().split('@').next());
+    let names = [person.name.as_deref(), local_part];
+    let name = names.into_iter().flatten().find_map(|name| PersonName::parse(name).ok());
+    let (Some(email), Some(name)) = (email.clone(), name) else {
+        return Err(NotAdmitted { subject: person.subject, email, refusal: ProviderRefusal::MissingEmail });
     };
     Ok(ProvidedPerson {
         issuer: provider.client.issuer().to_owned(),
@@ -241,15 +194,9 @@ fn provided_person(provider: &IdentityProvider, person: Person) -> Result<Provid
     })
 }
 
-fn failure_page(visitor: &Anonymous<'_>, status: StatusCode, text: &str) -> ConsoleResponse {
-    let content = html! {
-        section.card.narrow {
-            h1 { "Not signed in" }
-            p { (text) }
-            p { a.button href="/sign-in" { "Back to sign-in" } }
-        }
-    };
-    ConsoleResponse::page(layout::anonymous_page(visitor, "Not signed in", content)).with_status(status)
+fn not_signed_in(visitor: &Anonymous<'_>, status: StatusCode, text: &str) -> ConsoleResponse {
+    let content = notice("Not signed in", html! { p { (text) } }, "/sign-in", "Back to sign-in");
+    visitor.page("Not signed in", content).with_status(status)
 }
 
 /// Back-channel logout: the provider reports that a person has signed out there. The request has no cookie but a signed
@@ -258,10 +205,10 @@ pub(crate) async fn log_out(console: &Arc<Console>, request: &mut ConsoleRequest
     console.provider()?;
     let body = request.body(MAX_LOGOUT_BYTES).await?;
     // None is refused, because the provider may not retry. A provider that hangs up while waiting leaves nothing behind.
-    let turn = console.logouts.clone().acquire_owned().await.map_err(|_| ConsoleError::Internal)?;
+    let permit = console.logouts.clone().acquire_owned().await.map_err(|_| ConsoleError::Internal)?;
     let (console, address) = (console.clone(), request.client);
     let ending = tokio::spawn(async move {
-        let _turn = turn;
+        let _permit = permit;
         end_sessions(&console, &body, address).await
     });
     ending.await.unwrap_or(Err(ConsoleError::Internal))
@@ -296,44 +243,6 @@ pub(crate) async fn sign_out_url(user: &SignedIn<'_>) -> Option<(String, Url)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn groups(names: &[&str]) -> Vec<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
-
-    fn provider(allowed: &[&str], admins: &[&str]) -> IdentityProvider {
-        let settings = oidc::ProviderSettings {
-            issuer: Url::parse("https://login.example.com").unwrap(),
-            client_id: "console".into(),
-            client_secret: None,
-            scopes: Vec::new(),
-            groups_claim: "groups".into(),
-            redirect_url: Url::parse("https://console.example.com/sign-in/provider/callback").unwrap(),
-        };
-        let client = oidc::Provider::new(settings, std::time::Duration::from_secs(1)).unwrap();
-        let (allowed_groups, admin_groups) = (groups(allowed), groups(admins));
-        IdentityProvider { client, name: "Example".into(), allowed_groups, admin_groups, is_email_trusted: false }
-    }
-
-    #[test]
-    fn groups_decide_access_and_role() {
-        let (developer, admin) = (Ok(Some(Role::Developer)), Ok(Some(Role::Admin)));
-        for (allowed, admins, mine, expected) in [
-            (&[][..], &[][..], &[][..], Ok(None)),
-            (&[], &[], &["ops"], Ok(None)),
-            (&["dev"], &[], &[], Err(NotAllowed)),
-            (&["dev"], &[], &["Dev"], Err(NotAllowed)),
-            (&["dev"], &[], &["x", "dev"], Ok(None)),
-            (&[], &["ops"], &["dev"], developer),
-            (&[], &["ops"], &["dev", "ops"], admin),
-            (&["dev"], &["ops"], &["ops"], Ok(Some(Role::Admin))),
-            (&["dev"], &["ops"], &["dev"], Ok(Some(Role::Developer))),
-            (&["dev"], &["ops"], &["guests"], Err(NotAllowed)),
-        ] {
-            let found = provider(allowed, admins).role(&groups(mine));
-            assert_eq!(found, expected, "{allowed:?} {admins:?} {mine:?}");
-        }
-    }
 
     #[test]
     fn an_attempt_is_bound_to_one_browser_and_one_path() {

@@ -1,32 +1,29 @@
 //! A person's second factors: authenticator app, passkeys, recovery codes. Every change requires the password.
 
-use http::StatusCode;
 use maud::{Markup, html};
 use store::{PasskeyRecord, RecoveryCode, SecondFactors};
 
-use crate::credentials::authenticator::AuthenticatorKey;
-use crate::page::assets;
-use crate::page::components::{columns, csrf_field, data_table, form_error, heading, time, time_or};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::SignedIn;
-use crate::people::account::check_password;
+use crate::credentials::AuthenticatorKey;
+use crate::page::{
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, columns, csrf_field,
+    data_table, found, heading, password_input, time, time_or,
+};
+use crate::sign_in::check_password;
+
+pub(crate) const PATH: &str = "/account/second-factor";
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, None).await
+    page_with(user, &Draft::default()).await
 }
 
 /// Only for people with a password in this console.
 async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
     user.console.require_passwords()?;
-    let account = user.viewer().account().ok_or(ConsoleError::SignedOut)?;
-    user.console.store.password(user.viewer()).await?.ok_or(ConsoleError::NotFound)?;
-    Ok(user.console.store.second_factors(account.id).await?)
+    user.store().password(user.viewer()).await?.ok_or(ConsoleError::NotFound)?;
+    Ok(user.store().second_factors(user.account()?.id).await?)
 }
 
-pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> ConsoleResult {
+pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let factors = factors(user).await?;
     let content = html! {
         (heading("Second factor", html! {}))
@@ -35,7 +32,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
                 "Your administrator requires a second factor. To continue, set up an authenticator app or a passkey."
             }
         }
-        (form_error(error))
+        (draft.message())
         section.card {
             h2 { "Authenticator app" }
             @match factors.app_since {
@@ -63,7 +60,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, error: Option<&str>) -> Conso
         }
         @if !factors.is_empty() { (codes_card(user, factors.recovery_codes)) }
     };
-    Ok(user.page(Area::Account, "Second factor", content))
+    Ok(user.page(Area::Account, "Second factor", content).with_status(draft.status()))
 }
 
 /// A removal form, which requires the password.
@@ -81,9 +78,7 @@ fn removal(user: &SignedIn<'_>, action: &str, label: &str) -> Markup {
 }
 
 fn password_field() -> Markup {
-    html! {
-        label { "Your password" input type="password" name="password" required autocomplete="current-password"; }
-    }
+    password_input("Your password", "password", "current-password")
 }
 
 fn passkey_table(user: &SignedIn<'_>, passkeys: &[PasskeyRecord]) -> Markup {
@@ -139,10 +134,10 @@ fn codes_card(user: &SignedIn<'_>, left: u64) -> Markup {
 /// Shows a new key each time. It takes effect once one of its codes was entered.
 pub(crate) async fn app_page(user: &SignedIn<'_>) -> ConsoleResult {
     factors(user).await?;
-    Ok(app_page_with(user, &AuthenticatorKey::generate()?, None))
+    Ok(app_page_with(user, &AuthenticatorKey::generate()?, &Draft::default()))
 }
 
-fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, error: Option<&str>) -> ConsoleResponse {
+fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, draft: &Draft) -> ConsoleResponse {
     let email = user.viewer().account().map_or("", |account| account.email.as_str());
     let content = html! {
         (heading("Add an authenticator app", html! {}))
@@ -157,7 +152,7 @@ fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, error: Option<&str
                 }
                 li { "Type the code that the app shows, and your password." }
             }
-            (form_error(error))
+            (draft.message())
             form.fields method="post" action="/account/second-factor/app" {
                 (csrf_field(user))
                 input type="hidden" name="key" value=(key.text());
@@ -166,51 +161,47 @@ fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, error: Option<&str
                 }
                 (password_field())
                 button.primary type="submit" { "Add the app" }
-                a.button href="/account/second-factor" { "Cancel" }
+                a.button href=(PATH) { "Cancel" }
             }
         }
     };
-    user.page(Area::Account, "Add an authenticator app", content)
+    user.page(Area::Account, "Add an authenticator app", content).with_status(draft.status())
 }
 
 pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     factors(user).await?;
     let key = AuthenticatorKey::parse(form.get("key")).ok_or(ConsoleError::Unreadable)?;
-    let refused = |status, text: &str| Ok(app_page_with(user, &key, Some(text)).with_status(status));
+    let refused = |refusal| Ok(app_page_with(user, &key, &form.refused(refusal)));
     if let Err(refusal) = check_password(user, form.raw("password")).await? {
-        return refused(refusal.status, &refusal.text);
+        return refused(refusal);
     }
-    let Some(step) = key.step_of(form.get("code"), user.console.store.now()) else {
-        return refused(StatusCode::BAD_REQUEST, "This code is wrong. Check that your phone's clock is right.");
+    let Some(step) = key.step_of(form.get("code"), user.store().now()) else {
+        return refused(Refusal::invalid("This code is wrong. Check that your phone's clock is right."));
     };
     let codes = RecoveryCode::generate_all()?;
-    let (store, session) = (&user.console.store, user.session.id);
+    let (store, session) = (user.store(), user.session.id);
     match store.set_authenticator_app(user.viewer(), session, &key.text(), step, &codes).await? {
         true => Ok(codes_page(user, &codes, "The authenticator app was added.")),
-        false => Ok(user.redirect_with_message("/account/second-factor", "The authenticator app was added.")),
+        false => user.redirect_with_message(PATH, "The authenticator app was added."),
     }
 }
 
 pub(crate) async fn remove_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     factors(user).await?;
-    if let Err(refused) = check_password(user, form.raw("password")).await? {
-        return Ok(page_with(user, Some(&refused.text)).await?.with_status(refused.status));
+    if let Err(refusal) = check_password(user, form.raw("password")).await? {
+        return page_with(user, &form.refused(refusal)).await;
     }
-    match user.console.store.remove_authenticator_app(user.viewer()).await? {
-        true => Ok(user.redirect_with_message("/account/second-factor", "The authenticator app was removed.")),
-        false => Err(ConsoleError::NotFound),
-    }
+    found(user.store().remove_authenticator_app(user.viewer()).await?)?;
+    user.redirect_with_message(PATH, "The authenticator app was removed.")
 }
 
 pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    if factors(user).await?.is_empty() {
-        return Err(ConsoleError::NotFound);
-    }
-    if let Err(refused) = check_password(user, form.raw("password")).await? {
-        return Ok(page_with(user, Some(&refused.text)).await?.with_status(refused.status));
+    found(!factors(user).await?.is_empty())?;
+    if let Err(refusal) = check_password(user, form.raw("password")).await? {
+        return page_with(user, &form.refused(refusal)).await;
     }
     let codes = RecoveryCode::generate_all()?;
-    user.console.store.set_recovery_codes(user.viewer(), &codes).await?;
+    user.store().set_recovery_codes(user.viewer(), &codes).await?;
     Ok(codes_page(user, &codes, "Recovery codes were created."))
 }
 
@@ -224,7 +215,7 @@ fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> Con
             pre #codes { @for code in codes { (code.reveal()) "\n" } }
             p {
                 button type="button" data-copy="codes" { "Copy" } " "
-                a.button.primary href="/account/second-factor" { "I have saved them" }
+                a.button.primary href=(PATH) { "I have saved them" }
             }
         }
     };

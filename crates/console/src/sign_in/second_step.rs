@@ -8,14 +8,10 @@ use store::{
     SecondFactorCode, SignInError, StartedSession, Token,
 };
 
-use crate::Console;
-use crate::credentials::authenticator::AuthenticatorKey;
-use crate::page::components::{anonymous_csrf_field, form_error};
-use crate::page::cookies::Cookie;
-use crate::page::error::ConsoleResult;
-use crate::page::request::ConsoleRequest;
-use crate::page::response::ConsoleResponse;
-use crate::page::session::Anonymous;
+use crate::credentials::{AuthenticatorKey, SignInOutcome};
+use crate::page::{
+    Anonymous, Console, ConsoleRequest, ConsoleResponse, ConsoleResult, Cookie, Draft, FormSender, Refusal, csrf_field,
+};
 use crate::sign_in::first_step::{OUTDATED, local_path, passkey_button};
 
 /// The lifetime of the challenge.
@@ -37,16 +33,16 @@ pub(crate) async fn begin(visitor: &Anonymous<'_>, verified: &Credentials, email
 }
 
 pub(crate) fn page(visitor: &Anonymous<'_>) -> ConsoleResponse {
-    page_with(visitor, None)
+    page_with(visitor, &Draft::default())
 }
 
-fn page_with(visitor: &Anonymous<'_>, error: Option<&str>) -> ConsoleResponse {
+fn page_with(visitor: &Anonymous<'_>, draft: &Draft) -> ConsoleResponse {
     let content = html! {
         section.card.narrow {
             h1 { "Second factor" }
-            (form_error(error))
+            (draft.message())
             form.fields method="post" action="/sign-in/second-factor" {
-                (anonymous_csrf_field(visitor))
+                (csrf_field(visitor))
                 label {
                     "Code"
                     input name="code" required autofocus autocomplete="one-time-code" inputmode="text" maxlength="40"
@@ -59,7 +55,7 @@ fn page_with(visitor: &Anonymous<'_>, error: Option<&str>) -> ConsoleResponse {
             p.quiet.small { "Lost all your factors? Ask an administrator to remove them." }
         }
     };
-    visitor.page("Second factor", content)
+    visitor.page("Second factor", content).with_status(draft.status())
 }
 
 pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
@@ -76,14 +72,14 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     let email: Option<Email> = email.parse().ok();
     let attempt = match console.sign_in_throttle.begin(request.client, email.as_ref()).await? {
         Ok(attempt) => attempt,
-        Err(refusal) => return Ok(page_with(&visitor, Some(refusal.message())).with_status(refusal.status())),
+        Err(refusal) => return Ok(page_with(&visitor, &form.refused(refusal.into()))),
     };
     let refusal = match check_code(console, &token, account, form.get("code"), request).await? {
-        Checked::Right(begun) => {
+        Checked::Right(session) => {
             attempt.succeeded().await?;
-            console.sign_ins.succeeded.add();
+            console.count_sign_in(SignInOutcome::Succeeded);
             let response = console.clear_cookie(ConsoleResponse::redirect(local_path(next)), Cookie::SecondFactor);
-            return Ok(console.signed_in(response, &begun));
+            return Ok(console.signed_in(response, &session));
         }
         Checked::TooLate => return Ok(too_late(console)),
         Checked::Wrong => "This code is wrong or was already used.",
@@ -92,9 +88,9 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         }
     };
     attempt.failed().await?;
-    console.sign_ins.failed.add();
+    console.count_sign_in(SignInOutcome::Failed);
     console.wrong_passwords.add(PasswordTry::SecondFactor, email, request.client);
-    Ok(page_with(&visitor, Some(refusal)).with_status(StatusCode::UNAUTHORIZED))
+    Ok(page_with(&visitor, &form.refused(Refusal::new(StatusCode::UNAUTHORIZED, refusal))))
 }
 
 fn too_late(console: &Console) -> ConsoleResponse {
@@ -136,7 +132,7 @@ async fn check_code(
     });
     let Some(code) = recovery.as_ref().map(SecondFactorCode::Recovery).or(app_code) else { return Ok(Checked::Wrong) };
     match store.begin_session(account, &request.origin(), Proof::Code { challenge, code }).await {
-        Ok(begun) => Ok(Checked::Right(begun)),
+        Ok(session) => Ok(Checked::Right(session)),
         Err(SignInError::WrongCode) => Ok(Checked::Wrong),
         Err(SignInError::Outdated) => Ok(Checked::TooLate),
         Err(SignInError::Store(error)) => Err(error.into()),

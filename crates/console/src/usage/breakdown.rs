@@ -4,10 +4,7 @@ use format::{Group, NO_ONE, NO_PROJECT, money, number};
 use maud::{Markup, html};
 use store::{Cost, Figures, KeyUsage, OutcomeUsage, PersonUsage, Project, ProjectUsage, Step, TimeSlice};
 
-use crate::page::components::{failed, measured};
-use crate::page::paging::Paging;
-use crate::page::request::Fields;
-use crate::page::sorting::{Column, Direction, Order};
+use crate::page::{Column, Direction, Fields, Order, Paging, failed, measured};
 use crate::usage::page::UsageView;
 
 /// The position of the table on its page.

@@ -5,8 +5,7 @@ use format::number;
 use maud::{Markup, html};
 use store::{Latencies, Phase, Step, TimeSlice};
 
-use crate::page::components::failed;
-use crate::page::request::Fields;
+use crate::page::{Fields, failed};
 use crate::usage::chart::{Chart, ChartKind, Series, TimeSlot};
 use crate::usage::page::UsageView;
 

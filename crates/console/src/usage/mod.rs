@@ -1,12 +1,14 @@
-//! What was used: figures, charts, single requests, exports, and the prices behind costs.
+//! What was used: figures, charts, single requests, and the prices behind costs.
 //!
 //! All figures come from the store's reports and are only displayed here. Message text is not stored, so no page has it.
+//! Nothing here knows the pages of keys and people.
 
-pub(crate) mod breakdown;
-pub(crate) mod chart;
-pub(crate) mod charts;
-pub(crate) mod export;
+mod breakdown;
+mod chart;
+mod charts;
 pub(crate) mod page;
 pub(crate) mod prices;
-pub(crate) mod range;
+mod range;
 pub(crate) mod requests;
+
+pub(crate) use self::page::last_day;

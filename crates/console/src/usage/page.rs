@@ -4,16 +4,15 @@
 use std::time::Duration;
 
 use chat::KeyId;
-use format::{Group, amount, number, percent};
+use format::{Group, GroupReport, GroupRow, amount, number, percent};
 use http::StatusCode;
 use maud::{Markup, html};
 use store::{AccountId, Measured, Period, Phase, Step, UsageQuery, UsageReport};
 
-use crate::page::components::{change, empty, failed, form_error, heading, measured, now, time};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::layout::Area;
-use crate::page::request::Fields;
-use crate::page::session::SignedIn;
+use crate::page::{
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Fields, Format, SignedIn, change, csv, empty, error_message,
+    export_links, failed, heading, measured, now, parse_id, period_inputs, time,
+};
 use crate::usage::breakdown::breakdown;
 use crate::usage::charts::{charts, phases};
 use crate::usage::range::{PRESETS, RangeError, TimeRange};
@@ -41,7 +40,7 @@ pub(crate) struct UsageView {
 }
 
 /// The range is checked before anything is read.
-pub(crate) async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Result<UsageView, RangeError>> {
+async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Result<UsageView, RangeError>> {
     let range = match TimeRange::from_query(query, now()) {
         Ok(range) => range,
         Err(error) => return Ok(Err(error)),
@@ -49,17 +48,16 @@ pub(crate) async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<R
     let group = groups(user).iter().find(|group| group.name() == query.get("group")).copied().unwrap_or(Group::Time);
     let key: Option<KeyId> = match query.get("key") {
         "" => None,
-        id => Some(id.parse().map_err(|_| ConsoleError::NotFound)?),
+        id => Some(parse_id(id)?),
     };
     let person: Option<AccountId> = match query.get("person") {
         "" => None,
-        id => user.admin().and_then(|_| id.parse().map(Some).map_err(|_| ConsoleError::NotFound))?,
+        id => user.admin().and_then(|_| parse_id(id).map(Some))?,
     };
-    let ask = |period, group| UsageQuery { period, key, step: range.step, person, group };
-    let store = &user.console.store;
-    let report =
-        store.usage(user.viewer(), &ask(range.period, group.grouping())).await?.ok_or(ConsoleError::NotFound)?;
-    let previous = store.usage(user.viewer(), &ask(range.previous, None)).await?.ok_or(ConsoleError::NotFound)?;
+    let query_for = |period, group| UsageQuery { period, key, step: range.step, person, group };
+    let read = async |query| user.store().usage(user.viewer(), &query).await?.ok_or(ConsoleError::NotFound);
+    let report = read(query_for(range.period, group.grouping())).await?;
+    let previous = read(query_for(range.previous, None)).await?;
     let phase = Phase::ALL.into_iter().find(|phase| phase.as_str() == query.get("phase")).unwrap_or(Phase::Total);
     Ok(Ok(UsageView { range, group, key, person, phase, report, previous }))
 }
@@ -67,7 +65,27 @@ pub(crate) async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<R
 pub(crate) async fn last_day(user: &SignedIn<'_>) -> ConsoleResult<UsageReport> {
     let period = Period::since(now().saturating_sub(Duration::from_secs(86_400)));
     let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: None };
-    Ok(user.console.store.usage(user.viewer(), &query).await?.unwrap_or_default())
+    Ok(user.store().usage(user.viewer(), &query).await?.unwrap_or_default())
+}
+
+/// The report of the page, as a file.
+pub(crate) async fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
+    let (report, group) = match load(user, query).await? {
+        Ok(view) => (view.report, view.group),
+        Err(error) => return Ok(ConsoleResponse::bad_query(&error.to_string())),
+    };
+    let body = match format {
+        Format::Csv => {
+            let columns = GroupRow::columns(group, report.currency.is_some());
+            csv(Some(&columns), GroupRow::all(&report, group).iter().map(|row| row.cells(report.currency)))
+        }
+        Format::Json => {
+            let mut text = serde_json::to_vec_pretty(&GroupReport::new(&report, group));
+            text.iter_mut().for_each(|text| text.push(b'\n'));
+            text.map_err(|_| ConsoleError::Internal)?
+        }
+    };
+    Ok(format.download(&format!("usage-by-{}", group.name()), body))
 }
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
@@ -80,8 +98,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let content = html! {
         (heading("Usage", html! {
             @if user.is_admin() { a.button href="/prices" { "Prices" } }
-            a.button href={ "/usage.csv" (export.with("", "")) } { "Export CSV" }
-            a.button href={ "/usage.json" (export.with("", "")) } { "Export JSON" }
+            (export_links("/usage", &export.with("", "")))
         }))
         (toolbar(&kept, &view))
         (chips(user, &kept, &view).await?)
@@ -102,14 +119,10 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     Ok(user.page(Area::Usage, "Usage", content))
 }
 
-fn page_of_wrong_range(
-    user: &SignedIn<'_>,
-    query: &Fields,
-    error: RangeError,
-) -> crate::page::response::ConsoleResponse {
+fn page_of_wrong_range(user: &SignedIn<'_>, query: &Fields, error: RangeError) -> ConsoleResponse {
     let content = html! {
         (heading("Usage", html! {}))
-        (form_error(Some(&error.to_string())))
+        (error_message(Some(&error.to_string())))
         div.toolbar { (presets(query, "")) (range_form(query, query.get("from"), query.get("to"))) }
     };
     user.page(Area::Usage, "Usage", content).with_status(StatusCode::BAD_REQUEST)
@@ -151,8 +164,7 @@ fn range_form(query: &Fields, from: &str, to: &str) -> Markup {
             @for name in ["group", "key", "person", "phase", "sort"] {
                 @if !query.get(name).is_empty() { input type="hidden" name=(name) value=(query.get(name)); }
             }
-            label { "From (UTC)" input type="datetime-local" name="from" value=(from) required; }
-            label { "To (UTC)" input type="datetime-local" name="to" value=(to) required; }
+            (period_inputs(from, to, true))
             button.plain type="submit" { "Apply" }
         }
     }
@@ -161,12 +173,12 @@ fn range_form(query: &Fields, from: &str, to: &str) -> Markup {
 async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> ConsoleResult<Markup> {
     let query = query.without(&["page"]);
     let key = match view.key {
-        Some(key) => Some(user.console.store.key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?),
+        Some(key) => Some(user.store().key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?),
         None => None,
     };
     let person = match view.person {
         Some(person) => {
-            let accounts = user.console.store.accounts(user.admin()?).await?;
+            let accounts = user.store().accounts(user.admin()?).await?;
             let found = accounts.into_iter().find(|account| account.id == person);
             Some(found.map_or_else(
                 || ("Deleted".to_owned(), String::new()),

@@ -1,32 +1,20 @@
 //! Prices per million tokens, from which costs are computed. Administrators set them.
 
-use http::StatusCode;
 use maud::{Markup, html};
-use store::{Currency, Price, PriceError, PriceList, Project, TokenPrice};
+use store::{Currency, Price, PriceList, Project, TokenPrice};
 
-use crate::page::components::{columns, csrf_field, data_table, empty, form_error, heading, sentence};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::form::Form;
-use crate::page::layout::Area;
-use crate::page::session::SignedIn;
-
-/// The form as it was typed, and its error.
-#[derive(Default)]
-struct NewPrice<'a> {
-    project: &'a str,
-    prompt: &'a str,
-    completion: &'a str,
-    currency: &'a str,
-    error: Option<String>,
-}
+use crate::page::{
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, columns, csrf_field, data_table, empty, found,
+    heading, sentence,
+};
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, &NewPrice::default()).await
+    page_with(user, &Draft::default()).await
 }
 
-async fn page_with(user: &SignedIn<'_>, new: &NewPrice<'_>) -> ConsoleResult {
+async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     user.admin()?;
-    let prices = user.console.store.prices(user.viewer()).await?;
+    let prices = user.store().prices(user.viewer()).await?;
     let content = html! {
         (heading("Prices", html! { a.button href="/usage?range=30d&group=project" { "Usage" } }))
         p.quiet {
@@ -36,9 +24,9 @@ async fn page_with(user: &SignedIn<'_>, new: &NewPrice<'_>) -> ConsoleResult {
         @if prices.is_empty() {
             (empty("No prices", html! { p { "Costs are shown once a price is set." } }))
         } @else { (table(user, &prices)) }
-        (set_form(user, &prices, new))
+        (set_form(user, &prices, draft))
     };
-    Ok(user.page(Area::Usage, "Prices", content))
+    Ok(user.page(Area::Usage, "Prices", content).with_status(draft.status()))
 }
 
 fn table(user: &SignedIn<'_>, prices: &PriceList) -> Markup {
@@ -73,29 +61,29 @@ fn table(user: &SignedIn<'_>, prices: &PriceList) -> Markup {
     )
 }
 
-fn set_form(user: &SignedIn<'_>, prices: &PriceList, new: &NewPrice<'_>) -> Markup {
+fn set_form(user: &SignedIn<'_>, prices: &PriceList, draft: &Draft) -> Markup {
     html! {
         section.card #set {
             h2 { "Set a price" }
-            (form_error(new.error.as_deref()))
+            (draft.message())
             form.fields method="post" action="/prices" {
                 (csrf_field(user))
                 label { "Project (empty: everything without a separate price)"
-                    input name="project" maxlength=(Project::MAX_CHARS) value=(new.project) autocomplete="off";
+                    input name="project" maxlength=(Project::MAX_CHARS) value=(draft.get("project")) autocomplete="off";
                 }
                 div.pair {
                     label { "Prompt, per million"
-                        input name="prompt" required inputmode="decimal" value=(new.prompt) placeholder="0.20" autocomplete="off";
+                        input name="prompt" required inputmode="decimal" value=(draft.get("prompt")) placeholder="0.20" autocomplete="off";
                     }
                     label { "Completion, per million"
-                        input name="completion" required inputmode="decimal" value=(new.completion) placeholder="0.80"
+                        input name="completion" required inputmode="decimal" value=(draft.get("completion")) placeholder="0.80"
                             autocomplete="off";
                     }
                 }
                 @match prices.currency {
                     Some(currency) => p.quiet { "All prices are in " (currency) ". To use another currency, remove them first." },
                     None => label { "Currency of all prices"
-                        input name="currency" required maxlength="3" value=(new.currency) placeholder="EUR" autocomplete="off";
+                        input name="currency" required maxlength="3" value=(draft.get("currency")) placeholder="EUR" autocomplete="off";
                     },
                 }
                 button.primary type="submit" { "Set" }
@@ -106,24 +94,16 @@ fn set_form(user: &SignedIn<'_>, prices: &PriceList, new: &NewPrice<'_>) -> Mark
 
 pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
-    let error = match parse(form) {
-        Err(error) => error,
+    let refusal = match parse(form) {
+        Err(text) => Refusal::invalid(text),
         Ok((project, price, currency)) => {
-            match user.console.store.set_price(admin, project.as_ref(), price, currency).await {
-                Ok(_) => return Ok(user.redirect_with_message("/prices", "The price was set.")),
-                Err(PriceError::Store(error)) => return Err(error.into()),
-                Err(error) => sentence(&error),
+            match user.store().set_price(admin, project.as_ref(), price, currency).await {
+                Ok(_) => return user.redirect_with_message("/prices", "The price was set."),
+                Err(error) => Refusal::from_conflict(error)?,
             }
         }
     };
-    let new = NewPrice {
-        project: form.get("project"),
-        prompt: form.get("prompt"),
-        completion: form.get("completion"),
-        currency: form.get("currency"),
-        error: Some(error),
-    };
-    Ok(page_with(user, &new).await?.with_status(StatusCode::BAD_REQUEST))
+    page_with(user, &form.refused(refusal)).await
 }
 
 fn parse(form: &Form) -> Result<(Option<Project>, Price, Option<Currency>), String> {
@@ -139,10 +119,6 @@ fn parse(form: &Form) -> Result<(Option<Project>, Price, Option<Currency>), Stri
 
 pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let project = Project::parse_optional(form.get("project")).map_err(|_| ConsoleError::Unreadable)?;
-    match user.console.store.remove_price(user.admin()?, project.as_ref()).await {
-        Ok(true) => Ok(user.redirect_with_message("/prices", "The price was removed.")),
-        Ok(false) => Err(ConsoleError::NotFound),
-        Err(PriceError::Store(error)) => Err(error.into()),
-        Err(_) => Err(ConsoleError::NotAllowed),
-    }
+    found(user.store().remove_price(user.admin()?, project.as_ref()).await?)?;
+    user.redirect_with_message("/prices", "The price was removed.")
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use chat::Timestamp;
-use format::{parse_date, parse_time};
+use format::parse_time;
 use store::{Period, Step};
 
-use crate::page::request::Fields;
+use crate::page::{Fields, parse_end};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = days(1);
@@ -98,11 +98,6 @@ fn chosen_times(query: &Fields, now: Timestamp) -> Result<(Timestamp, Timestamp)
         () if to.min(now).duration_since(from) > MAX_DAYS * DAY => Err(RangeError::TooLong),
         () => Ok((from, to)),
     }
-}
-
-/// A date without a time means the end of that day.
-pub(crate) fn parse_end(text: &str) -> Option<Timestamp> {
-    parse_date(text).filter(|_| text.len() == 10).map(|day| day + DAY).or_else(|| parse_time(text))
 }
 
 #[cfg(test)]

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use chat::{FinishReason, RequestId, Timestamp};
-use format::{number, parse_time};
+use format::{RequestRow, number};
 use http::StatusCode;
 use maud::{Markup, html};
+use serde::Serialize;
 use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
 
-use crate::page::components::{columns, copyable, data_table, empty, form_error, heading, relative_time, time};
-use crate::page::error::{ConsoleError, ConsoleResult};
-use crate::page::layout::Area;
-use crate::page::request::Fields;
-use crate::page::session::SignedIn;
-use crate::usage::range::parse_end;
+use crate::page::{
+    Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns,
+    copyable, data_table, empty, error_message, export_links, heading, parse_id, period, period_inputs, relative_time,
+    search_input, select, time,
+};
 
 const PAGE_SIZE: usize = 50;
 /// Max. people in the filter, so that the page stays small.
@@ -22,7 +22,19 @@ const MAX_PEOPLE: usize = 500;
 /// Query fields of the filter and of the position in the list.
 const FIELDS: [&str; 8] = ["from", "to", "key", "person", "status", "slower", "id", "before"];
 
-pub(crate) enum Filter {
+const STATUSES: [(&str, &str); 9] = [
+    ("", "All"),
+    ("failed", "failed"),
+    ("200", "200"),
+    ("400", "400"),
+    ("403", "403"),
+    ("413", "413"),
+    ("499", "499"),
+    ("502", "502"),
+    ("503", "503"),
+];
+
+enum Filter {
     /// `None` once it was read, or if the id is malformed.
     One(Option<RequestId>),
     Matching(RequestQuery),
@@ -30,65 +42,70 @@ pub(crate) enum Filter {
 
 impl Filter {
     /// The error is a sentence for the page.
-    pub(crate) fn parse(user: &SignedIn<'_>, query: &Fields) -> Result<Self, &'static str> {
+    fn parse(user: &SignedIn<'_>, query: &Fields) -> Result<Self, &'static str> {
         if !query.get("id").is_empty() {
             return Ok(Self::One(query.get("id").parse().ok()));
         }
-        let since = field(query, "from", parse_time).map_err(|()| WRONG_TIME)?.unwrap_or_default();
-        let until = field(query, "to", parse_end).map_err(|()| WRONG_TIME)?;
-        if until.is_some_and(|until| until <= since) {
-            return Err("The range ends before it begins.");
-        }
-        let person = field(query, "person", |id| id.parse().ok()).map_err(|()| "There is no such person.")?;
-        let slower = field(query, "slower", |millis| millis.parse().ok());
+        let (since, until) = period(query)?;
+        let person = query.optional("person", |id| id.parse().ok()).ok_or("There is no such person.")?;
+        let slower = query.optional("slower", |millis| millis.parse().ok());
         Ok(Self::Matching(RequestQuery {
             since,
             until,
             before: query.get("before").parse().ok(),
-            key: field(query, "key", |id| id.strip_prefix("adria_").unwrap_or(id).get(..12)?.parse().ok())
-                .map_err(|()| "A key's public id has 12 letters and digits.")?,
+            key: query
+                .optional("key", |id| id.strip_prefix("adria_").unwrap_or(id).get(..12)?.parse().ok())
+                .ok_or("A key's public id has 12 letters and digits.")?,
             person: person.filter(|_| user.is_admin()),
-            status: field(query, "status", parse_status).map_err(|()| "The status must be a number or \"failed\".")?,
+            status: query.optional("status", parse_status).ok_or("The status must be a number or \"failed\".")?,
             min_latency: slower
-                .map_err(|()| "The latency must be a whole number of milliseconds.")?
+                .ok_or("The latency must be a whole number of milliseconds.")?
                 .map(Duration::from_millis),
             limit: 0,
         }))
     }
 
-    /// The next rows, newest first, and the position of the rows after them, if there may be any. Moves the filter to that
-    /// position.
-    pub(crate) async fn next(
+    /// The next rows. Moves the filter to the position after them.
+    async fn next(
         &mut self,
         store: &Store,
         viewer: &Viewer,
         count: usize,
-    ) -> Result<(Vec<RecordedRequest>, Option<RequestId>), StoreError> {
-        match self {
-            Self::One(id) => match id.take() {
-                Some(id) => Ok((store.request(viewer, id).await?.into_iter().collect(), None)),
-                None => Ok((Vec::new(), None)),
-            },
-            Self::Matching(query) => {
-                query.limit = count as u32 + 1;
-                let RequestPage { mut rows, searched_to } = store.search_requests(viewer, query).await?;
-                let has_more = rows.len() > count;
-                rows.truncate(count);
-                let next = if has_more { rows.last().map(|row| row.request_id) } else { searched_to };
-                query.before = next.or(query.before);
-                Ok((rows, next))
+    ) -> Result<History<RecordedRequest, RequestId>, StoreError> {
+        let query = match self {
+            Self::Matching(query) => query,
+            Self::One(id) => {
+                let row = match id.take() {
+                    Some(id) => store.request(viewer, id).await?,
+                    None => None,
+                };
+                return Ok(History { rows: row.into_iter().collect(), next: None, is_cut: false });
             }
-        }
+        };
+        query.limit = count as u32 + 1;
+        let RequestPage { rows, searched_to } = store.search_requests(viewer, query).await?;
+        let history = History::new(rows, count, searched_to, |row| row.request_id);
+        query.before = history.next.or(query.before);
+        Ok(history)
     }
 }
 
-const WRONG_TIME: &str = "Enter times as a date and a time, such as 2026-11-15T10:20.";
+impl Export for Filter {
+    const NAME: &'static str = "requests";
+    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
+    type Row = RecordedRequest;
 
-/// `None` if the field is empty.
-fn field<T>(query: &Fields, name: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, ()> {
-    match query.get(name) {
-        "" => Ok(None),
-        text => parse(text).map(Some).ok_or(()),
+    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Vec<RecordedRequest>, bool), StoreError> {
+        let History { rows, next, .. } = self.next(store, viewer, BATCH_ROWS).await?;
+        Ok((rows, next.is_some()))
+    }
+
+    fn csv(row: &RecordedRequest) -> impl Serialize {
+        RequestRow::for_csv(row)
+    }
+
+    fn json(row: &RecordedRequest) -> impl Serialize {
+        RequestRow::with_key_name(row)
     }
 }
 
@@ -96,38 +113,31 @@ fn parse_status(text: &str) -> Option<StatusFilter> {
     if text == "failed" { Some(StatusFilter::Failed) } else { text.parse().ok().map(StatusFilter::Is) }
 }
 
+pub(crate) fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResponse {
+    match Filter::parse(user, query) {
+        Ok(filter) => format.stream(user, filter),
+        Err(sentence) => ConsoleResponse::bad_query(sentence),
+    }
+}
+
 pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let kept = query.only(&FIELDS);
+    let filters = filters(user, query).await?;
     let mut filter = match Filter::parse(user, query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! {
-                (heading("Requests", html! {}))
-                (form_error(Some(sentence)))
-                (filters(user, query).await?)
-            };
+            let content = html! { (heading("Requests", html! {})) (error_message(Some(sentence))) (filters) };
             return Ok(user.page(Area::Requests, "Requests", content).with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let (rows, next) = filter.next(&user.console.store, user.viewer(), PAGE_SIZE).await?;
-    let export = kept.with("before", "");
+    let history = filter.next(user.store(), user.viewer(), PAGE_SIZE).await?;
     let content = html! {
-        (heading("Requests", html! {
-            a.button href={ "/requests.csv" (export) } { "Export CSV" }
-            a.button href={ "/requests.json" (export) } { "Export JSON" }
-        }))
-        (filters(user, query).await?)
+        (heading("Requests", export_links("/requests", &kept.with("before", ""))))
+        (filters)
         div data-live {
-            @if rows.is_empty() { (nothing(&kept, next)) } @else { (table(&rows)) }
-            nav.pages aria-label="Pages of requests" {
-                @if !query.get("before").is_empty() { a.button.plain href=(export) { "Newest" } }
-                @if let Some(next) = next {
-                    a.button.plain href=(kept.with("before", &next.to_string())) {
-                        @if rows.len() < PAGE_SIZE { "Search older requests" } @else { "Older" }
-                    }
-                }
-            }
-            @if next.is_some() && rows.len() < PAGE_SIZE {
+            @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (table(&history.rows)) }
+            (history.links(&kept, "requests"))
+            @if history.is_cut {
                 p.quiet { "The search for one page is limited. There may be older requests that match." }
             }
         }
@@ -161,37 +171,22 @@ fn nothing(kept: &Fields, next: Option<RequestId>) -> Markup {
 
 async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
     let people = match user.viewer().admin() {
-        Some(admin) => user.console.store.accounts(admin).await?,
+        Some(admin) => user.store().accounts(admin).await?,
         None => Vec::new(),
     };
-    let (status, person) = (query.get("status"), query.get("person"));
     Ok(html! {
         form.filters method="get" action="/requests" role="search" {
-            label { "From (UTC)" input type="datetime-local" name="from" value=(query.get("from")); }
-            label { "To (UTC)" input type="datetime-local" name="to" value=(query.get("to")); }
-            label { "Status"
-                select name="status" {
-                    option value="" { "All" }
-                    @for code in ["failed", "200", "400", "403", "413", "499", "502", "503"] {
-                        option value=(code) selected[status == code] { (code) }
-                    }
-                }
-            }
-            label { "Key" input type="search" name="key" value=(query.get("key")) placeholder="public id"; }
+            (period_inputs(query.get("from"), query.get("to"), false))
+            (select("Status", "status", STATUSES, query.get("status")))
+            (search_input("Key", "key", query.get("key"), "public id"))
             @if user.is_admin() {
-                label { "Person"
-                    select name="person" {
-                        option value="" { "All" }
-                        @for account in people.iter().take(MAX_PEOPLE) {
-                            option value=(account.id) selected[person == account.id.as_str()] { (account.email) }
-                        }
-                    }
-                }
+                @let people = people.iter().take(MAX_PEOPLE).map(|person| (person.id.as_str(), person.email.as_str()));
+                (select("Person", "person", [("", "All")].into_iter().chain(people), query.get("person")))
             }
             label { "Min. latency (ms)"
                 input.short type="number" name="slower" min="0" step="1" value=(query.get("slower"));
             }
-            label { "Request id" input type="search" name="id" value=(query.get("id")) placeholder="chatcmpl_…"; }
+            (search_input("Request id", "id", query.get("id"), "chatcmpl_…"))
             button.plain type="submit" { "Apply" }
         }
     })
@@ -236,8 +231,8 @@ fn outcome(row: &RecordedRequest) -> Markup {
 }
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
-    let id: RequestId = id.parse().map_err(|_| ConsoleError::NotFound)?;
-    let row = user.console.store.request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
+    let id: RequestId = parse_id(id)?;
+    let row = user.store().request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
     let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
     let content = html! {
         (heading("Request", html! { a.button href="/requests" { "All requests" } }))

@@ -5,18 +5,18 @@
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-pub(crate) struct Turns<Visitor, Job> {
+pub(crate) struct RoundRobin<Visitor, Job> {
     /// Visitors with at least one job; the front is next.
     waiting: VecDeque<(Visitor, VecDeque<Job>)>,
 }
 
-impl<Visitor, Job> Default for Turns<Visitor, Job> {
+impl<Visitor, Job> Default for RoundRobin<Visitor, Job> {
     fn default() -> Self {
         Self { waiting: VecDeque::new() }
     }
 }
 
-impl<Visitor: Eq, Job> Turns<Visitor, Job> {
+impl<Visitor: Eq, Job> RoundRobin<Visitor, Job> {
     pub(crate) fn push(&mut self, visitor: Visitor, job: Job) {
         match self.waiting.iter_mut().find(|(waiting, _)| *waiting == visitor) {
             Some((_, jobs)) => jobs.push_back(job),
@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn a_visitor_with_one_job_does_not_wait_for_all_of_anothers() {
-        let mut turns = Turns::default();
-        (0..100).for_each(|number| turns.push("greedy", number));
-        turns.push("person", 1000);
-        assert_eq!([turns.pop(), turns.pop(), turns.pop()], [Some(0), Some(1000), Some(1)]);
+        let mut queue = RoundRobin::default();
+        (0..100).for_each(|number| queue.push("many", number));
+        queue.push("person", 1000);
+        assert_eq!([queue.pop(), queue.pop(), queue.pop()], [Some(0), Some(1000), Some(1)]);
     }
 
     proptest! {
@@ -54,7 +54,7 @@ mod tests {
         fn a_job_waits_for_one_job_of_each_other_visitor(
             steps in proptest::collection::vec(proptest::option::of(0..6usize), 0..300),
         ) {
-            let mut turns = Turns::default();
+            let mut queue = RoundRobin::default();
             let (mut pushed, mut served) = ([0; 6], Vec::<(usize, usize)>::new());
             // For each waiting job: the number of jobs served before it arrived, and of its visitor's jobs ahead of it.
             let mut arrivals = std::collections::HashMap::new();
@@ -66,10 +66,10 @@ mod tests {
                         pushed[visitor] += 1;
                         let done = served.iter().filter(|(by, _)| *by == visitor).count();
                         arrivals.insert((visitor, number), (served.len(), number - done));
-                        turns.push(visitor, (visitor, number));
+                        queue.push(visitor, (visitor, number));
                     }
                     None => {
-                        let Some((visitor, number)) = turns.pop() else { continue };
+                        let Some((visitor, number)) = queue.pop() else { continue };
                         let (since, ahead) = arrivals[&(visitor, number)];
                         prop_assert!(served[since..].iter().filter(|(by, _)| *by == visitor).count() == ahead);
                         for other in (0..6).filter(|other| *other != visitor) {

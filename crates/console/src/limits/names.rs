@@ -1,0 +1,51 @@
+//! Names of the people and keys that limits are for.
+
+use std::collections::HashMap;
+
+use chat::KeyId;
+use maud::{Markup, html};
+use store::{Account, AccountId, Scope};
+
+use crate::page::{ConsoleResult, SignedIn};
+
+pub(crate) struct Names {
+    pub(crate) people: Vec<Account>,
+    keys: HashMap<KeyId, String>,
+}
+
+impl Names {
+    pub(crate) async fn read(user: &SignedIn<'_>) -> ConsoleResult<Self> {
+        let people = match user.viewer().admin() {
+            Some(admin) => user.store().accounts(admin).await?,
+            None => user.viewer().account().cloned().into_iter().collect(),
+        };
+        Ok(Self { people, keys: user.store().names_of_limited_keys(user.viewer()).await? })
+    }
+
+    pub(crate) fn label(&self, scope: Scope) -> Markup {
+        match scope {
+            Scope::Everyone => html! { "Everyone" },
+            Scope::EachPerson => html! { "Each person" },
+            Scope::Owner(id) => html! { (self.email(id)) },
+            Scope::Key(id) => html! { "Key " a href={ "/keys/" (id) } { (self.key_name(id)) } },
+        }
+    }
+
+    /// Everyone first, then people, then keys, by their names.
+    pub(crate) fn sort_key(&self, scope: Scope) -> (u8, String) {
+        match scope {
+            Scope::Everyone => (0, String::new()),
+            Scope::EachPerson => (1, String::new()),
+            Scope::Owner(id) => (2, self.email(id).to_owned()),
+            Scope::Key(id) => (3, self.key_name(id).to_lowercase()),
+        }
+    }
+
+    fn email(&self, id: AccountId) -> &str {
+        self.people.iter().find(|account| account.id == id).map_or("a person", |account| account.email.as_str())
+    }
+
+    fn key_name(&self, id: KeyId) -> String {
+        self.keys.get(&id).cloned().unwrap_or_else(|| id.to_string())
+    }
+}
