@@ -6,7 +6,7 @@ use std::time::Duration;
 use chat::KeyId;
 use format::{key_state, number};
 use maud::{Markup, html};
-use store::{KeyOrder, KeyRecord, KeySearch, KeyState, KeyUsage, Period};
+use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, KeyUsage, Period};
 
 use crate::keys::key::{badges, create_form};
 use crate::page::{
@@ -20,25 +20,18 @@ const STATES: [KeyState; 3] = [KeyState::Active, KeyState::Expired, KeyState::Re
 /// Fields of the query that stay from page to page.
 const FILTERS: [&str; 3] = ["find", "state", "sort"];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Name,
-    Created,
-    LastUsed,
-    Requests,
-    Tokens,
-    Expires,
-}
+/// A key and its recent use.
+type FoundKey = (KeyId, Figures);
 
-const COLUMNS: [Column<By>; 6] = [
-    Column::text(By::Name, "name", "Name"),
-    Column::time(By::Created, "created", "Created"),
-    Column::time(By::LastUsed, "used", "Last used"),
-    Column::number(By::Requests, "requests", "Requests (30 d)"),
-    Column::number(By::Tokens, "tokens", "Tokens (30 d)"),
-    Column::text(By::Expires, "expires", "Expires"),
+/// The database sorts by all columns but those of usage.
+const COLUMNS: [Column<FoundKey>; 6] = [
+    Column::text("name", "Name", |_| String::new()),
+    Column::time("created", "Created", |_| None),
+    Column::time("used", "Last used", |_| None),
+    Column::number("requests", "Requests (30 d)", |(_, figures)| Some(figures.requests.into())),
+    Column::number("tokens", "Tokens (30 d)", |(_, figures)| Some(figures.total.sum.into())),
+    Column::due_time("expires", "Expires", |_| None),
 ];
-const NEWEST_FIRST: Order<By> = Order { by: By::Created, direction: Direction::Descending };
 
 type UsageOfKeys = HashMap<KeyId, KeyUsage>;
 
@@ -49,10 +42,11 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let store = user.store();
     let usage = recent_usage(user).await?;
-    let (order, kept) = (Order::from_query(query, &COLUMNS, NEWEST_FIRST), query.only(&FILTERS));
-    let found = find(user, query, order, &usage).await?;
+    let (order, kept) = (Order::from_query(query, &COLUMNS, "-created"), query.only(&FILTERS));
+    let found = find(user, query, &order, &usage).await?;
     let paging = Paging::new(query, found.len());
-    let keys = store.keys_with_ids(user.viewer(), paging.cut(&found)).await?;
+    let ids: Vec<KeyId> = paging.cut(&found).iter().map(|(key, _)| *key).collect();
+    let keys = store.keys_with_ids(user.viewer(), &ids).await?;
     let has_keys = !found.is_empty() || store.has_keys(user.viewer()).await?;
     let content = html! {
         (heading("API Keys", html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } }))
@@ -62,14 +56,14 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
                 p { a.button.primary href="#create" { "Create API key" } }
             }))
         } @else {
-            (filters(query, order))
+            (filters(query, &order))
             @if found.is_empty() {
                 (empty("No matching keys", html! {
                     p { "No key in this state has the search text in its name, id, project or owner's e-mail address." }
                     p { a.button href="/keys" { "Show all keys" } }
                 }))
             } @else {
-                (table(user, &keys, &usage, order, &kept))
+                (table(user, &keys, &usage, &order, &kept))
                 (paging.links(&kept, "key", ""))
             }
         }
@@ -84,42 +78,50 @@ async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
 }
 
-/// All matching keys, sorted. The database sorts by everything but usage.
-async fn find(user: &SignedIn<'_>, query: &Fields, order: Order<By>, usage: &UsageOfKeys) -> ConsoleResult<Vec<KeyId>> {
+/// All matching keys, sorted.
+async fn find(
+    user: &SignedIn<'_>,
+    query: &Fields,
+    order: &Order<'_, FoundKey>,
+    usage: &UsageOfKeys,
+) -> ConsoleResult<Vec<FoundKey>> {
     let state = STATES.into_iter().find(|state| key_state(*state) == query.get("state"));
     let search = KeySearch { text: query.get("find"), state };
-    let column = match order.by {
-        By::Name => KeyOrder::Name,
-        By::Created | By::Requests | By::Tokens => KeyOrder::Created,
-        By::LastUsed => KeyOrder::LastUsed,
-        By::Expires => KeyOrder::Expiry,
+    let column = match order.name() {
+        "name" => KeyOrder::Name,
+        "used" => KeyOrder::LastUsed,
+        "expires" => KeyOrder::Expiry,
+        _ => KeyOrder::Created,
     };
     let descending = order.direction == Direction::Descending;
-    let mut found = user.store().find_keys(user.viewer(), &search, column, descending).await?;
-    let figures = |key: &KeyId| usage.get(key).map(|usage| usage.figures).unwrap_or_default();
-    match order.by {
-        By::Requests => order.sort(&mut found, |key| figures(key).requests),
-        By::Tokens => order.sort(&mut found, |key| figures(key).total.sum),
-        By::Name | By::Created | By::LastUsed | By::Expires => {}
-    }
+    let keys = user.store().find_keys(user.viewer(), &search, column, descending).await?;
+    let figures = |key| usage.get(&key).map(|usage| usage.figures).unwrap_or_default();
+    let mut found: Vec<_> = keys.into_iter().map(|key| (key, figures(key))).collect();
+    order.sort(&mut found);
     Ok(found)
 }
 
-fn filters(query: &Fields, order: Order<By>) -> Markup {
+fn filters(query: &Fields, order: &Order<'_, FoundKey>) -> Markup {
     let states = [("", "All")].into_iter().chain(STATES.map(key_state).map(|state| (state, state)));
     html! {
         form.filters method="get" action="/keys" role="search" {
             (search_input("Search", "find", query.get("find"), "name, id, owner"))
             (select("State", "state", states, query.get("state")))
-            (order.choice(&COLUMNS))
+            (order.choice())
             button.plain type="submit" { "Apply" }
         }
     }
 }
 
-fn table(user: &SignedIn<'_>, keys: &[KeyRecord], usage: &UsageOfKeys, order: Order<By>, kept: &Fields) -> Markup {
+fn table(
+    user: &SignedIn<'_>,
+    keys: &[KeyRecord],
+    usage: &UsageOfKeys,
+    order: &Order<'_, FoundKey>,
+    kept: &Fields,
+) -> Markup {
     let head = html! {
-        (order.head(&COLUMNS, kept, ""))
+        (order.head(kept, ""))
         th scope="col" { "State" }
     };
     let rows = html! { @for key in keys { (row(user, key, usage.get(&key.id))) } };

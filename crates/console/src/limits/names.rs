@@ -32,12 +32,12 @@ impl Names {
     }
 
     /// Everyone first, then people, then keys, by their names.
-    pub(crate) fn sort_key(&self, scope: Scope) -> (u8, String) {
+    pub(crate) fn sort_name(&self, scope: Scope) -> String {
         match scope {
-            Scope::Everyone => (0, String::new()),
-            Scope::EachPerson => (1, String::new()),
-            Scope::Owner(id) => (2, self.email(id).to_owned()),
-            Scope::Key(id) => (3, self.key_name(id).to_lowercase()),
+            Scope::Everyone => "0".into(),
+            Scope::EachPerson => "1".into(),
+            Scope::Owner(id) => format!("2 {}", self.email(id)),
+            Scope::Key(id) => format!("3 {}", self.key_name(id).to_lowercase()),
         }
     }
 

@@ -9,32 +9,26 @@ use store::{BudgetUse, LimitUse, Scope};
 use crate::limits::form::{EACH_PERSON, EVERYONE, remove_form, scope_value, set_form};
 use crate::limits::names::Names;
 use crate::page::{
-    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table,
-    empty, heading, relative_time,
+    Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
+    heading, relative_time,
 };
 use crate::people::PersonChoice;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Scope,
-    Kind,
-    Amount,
-    Used,
-    Left,
-    Forecast,
-    Renews,
+struct Row {
+    /// What the limit is for.
+    sort_name: String,
+    limit: LimitUse,
 }
 
-const COLUMNS: [Column<By>; 7] = [
-    Column::text(By::Scope, "for", "For"),
-    Column::text(By::Kind, "limit", "Limit"),
-    Column::number(By::Amount, "amount", "Amount"),
-    Column::number(By::Used, "used", "Used"),
-    Column::number(By::Left, "left", "Left"),
-    Column::number(By::Forecast, "forecast", "Forecast"),
-    Column::text(By::Renews, "renews", "Renews"),
+const COLUMNS: [Column<Row>; 7] = [
+    Column::text("for", "For", |row| row.sort_name.clone()),
+    Column::text("limit", "Limit", |row| row.limit.limit.kind.describe()),
+    Column::number("amount", "Amount", |row| Some(row.limit.limit.amount.into())),
+    Column::number("used", "Used", |row| used_permille(&row.limit)),
+    Column::number("left", "Left", |row| Some(row.limit.budget?.left.into())),
+    Column::number("forecast", "Forecast", |row| Some(row.limit.budget?.forecast?.into())),
+    Column::due_time("renews", "Renews", |row| Some(row.limit.budget?.renews_at)),
 ];
-const BY_SCOPE: Order<By> = Order { by: By::Scope, direction: Direction::Ascending };
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     page_with(user, query, &Draft::default()).await
@@ -42,11 +36,11 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 
 pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let names = Names::read(user).await?;
-    let limits = user.store().list_limits(user.viewer()).await?;
-    let order = Order::from_query(query, &COLUMNS, BY_SCOPE);
+    let limits = user.store().list_limits(user.viewer()).await?.into_iter();
+    let mut limits: Vec<_> = limits.map(|limit| Row { sort_name: names.sort_name(limit.limit.scope), limit }).collect();
+    let order = Order::from_query(query, &COLUMNS, "for");
+    order.sort(&mut limits);
     let (paging, kept) = (Paging::new(query, limits.len()), query.only(&["sort"]));
-    let mut sorted: Vec<_> = limits.iter().collect();
-    sort(&mut sorted, order, &names);
     let actions =
         html! { @if user.is_admin() && !limits.is_empty() { a.button.primary href="#set" { "Set a limit" } } };
     let content = html! {
@@ -66,11 +60,11 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
             }))
         } @else {
             form.filters.narrow-only method="get" action="/limits" {
-                (order.choice(&COLUMNS))
+                (order.choice())
                 button.plain type="submit" { "Apply" }
             }
-            @let head = html! { (order.head(&COLUMNS, &kept, "")) (columns(&[""])) };
-            (table(user, head, paging.cut(&sorted), |scope| names.label(scope), "/limits"))
+            @let head = html! { (order.head(&kept, "")) (columns(&[""])) };
+            (table(user, head, paging.cut(&limits).iter().map(|row| &row.limit), |scope| names.label(scope), "/limits"))
             (paging.links(&kept, "limit", ""))
         }
         @if user.is_admin() {
@@ -125,7 +119,7 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
                 }
             } @else {
                 @let titles = columns(&["For", "Limit", ">Amount", ">Used", ">Left", ">Forecast", "Renews", ""]);
-                (table(user, titles, &limits.iter().collect::<Vec<_>>(), |_| html! { "this key" }, &back))
+                (table(user, titles, &limits, |_| html! { "this key" }, &back))
             }
             @if !user.is_admin() && !limits.is_empty() { p.quiet { "Set by an administrator." } }
             @if user.is_admin() {
@@ -135,10 +129,10 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
     })
 }
 
-fn table(
+fn table<'l>(
     user: &SignedIn<'_>,
     head: Markup,
-    limits: &[&LimitUse],
+    limits: impl IntoIterator<Item = &'l LimitUse>,
     whose: impl Fn(Scope) -> Markup,
     back: &str,
 ) -> Markup {
@@ -160,20 +154,8 @@ fn table(
     }
 }
 
-fn sort(limits: &mut [&LimitUse], order: Order<By>, names: &Names) {
-    match order.by {
-        By::Scope => order.sort(limits, |limit| names.sort_key(limit.limit.scope)),
-        By::Kind => order.sort(limits, |limit| limit.limit.kind.describe()),
-        By::Amount => order.sort(limits, |limit| limit.limit.amount),
-        By::Used => order.sort(limits, used_permille),
-        By::Left => order.sort(limits, |limit| limit.budget.map(|budget| budget.left)),
-        By::Forecast => order.sort(limits, |limit| limit.budget.and_then(|budget| budget.forecast)),
-        By::Renews => order.sort(limits, |limit| limit.budget.map(|budget| budget.renews_at)),
-    }
-}
-
 /// The used share of a budget. Budgets of different units are compared by it.
-fn used_permille(limit: &&LimitUse) -> Option<u128> {
+fn used_permille(limit: &LimitUse) -> Option<u128> {
     let amount = u128::from(limit.limit.amount.max(1));
     limit.budget.map(|budget| u128::from(budget.used) * 1000 / amount)
 }

@@ -6,9 +6,8 @@ use maud::{Markup, html};
 use store::{Account, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role, Token};
 
 use crate::page::{
-    Area, Column, ConsoleError, ConsoleResult, Direction, Fields, Form, Order, Paging, SignedIn, button_form, columns,
-    copyable, csrf_field, data_table, empty, found, heading, parse_id, relative_time, relative_time_or, search_input,
-    select,
+    Area, Column, ConsoleError, ConsoleResult, Fields, Form, Order, Paging, SignedIn, button_form, columns, copyable,
+    csrf_field, data_table, empty, found, heading, parse_id, relative_time, relative_time_or, search_input, select,
 };
 use crate::people::find_by_id;
 
@@ -23,25 +22,14 @@ const MAX_LINKS: usize = 50;
 /// Max. deleted people in the list. `adriaticum accounts deleted` lists all.
 const MAX_DELETED: usize = 50;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Name,
-    Email,
-    Role,
-    Joined,
-    SignedIn,
-    State,
-}
-
-const COLUMNS: [Column<By>; 6] = [
-    Column::text(By::Name, "name", "Name"),
-    Column::text(By::Email, "email", "E-mail"),
-    Column::text(By::Role, "role", "Role"),
-    Column::time(By::Joined, "joined", "Joined"),
-    Column::time(By::SignedIn, "signed-in", "Last signed in"),
-    Column::text(By::State, "state", "State"),
+const COLUMNS: [Column<Account>; 6] = [
+    Column::text("name", "Name", |account| account.name.to_lowercase()),
+    Column::text("email", "E-mail", |account| account.email.to_string()),
+    Column::text("role", "Role", |account| account.role.to_string()),
+    Column::time("joined", "Joined", |account| Some(account.created_at)),
+    Column::time("signed-in", "Last signed in", |account| account.signed_in_at),
+    Column::text("state", "State", |account| state(account).to_owned()),
 ];
-const OLDEST_FIRST: Order<By> = Order { by: By::Joined, direction: Direction::Ascending };
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     page_with(user, query, html! {}).await
@@ -170,14 +158,14 @@ fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup 
     let is_found = |account: &&Account| {
         account.name.to_lowercase().contains(&wanted) || account.email.as_str().to_lowercase().contains(&wanted)
     };
-    let order = Order::from_query(query, &COLUMNS, OLDEST_FIRST);
+    let order = Order::from_query(query, &COLUMNS, "joined");
     let mut found: Vec<&Account> = accounts.iter().filter(is_found).collect();
-    sort(&mut found, order);
+    order.sort(&mut found);
     let (paging, kept) = (Paging::new(query, found.len()), query.only(&["find", "sort"]));
     html! {
         form.filters method="get" action="/team" role="search" {
             (search_input("Search", "find", query.get("find"), "name or e-mail address"))
-            (order.choice(&COLUMNS))
+            (order.choice())
             button.plain type="submit" { "Apply" }
         }
         @if found.is_empty() {
@@ -186,21 +174,14 @@ fn members(user: &SignedIn<'_>, accounts: &[Account], query: &Fields) -> Markup 
                 p { a.button href="/team" { "Show all members" } }
             }))
         } @else {
-            (member_table(user, paging.cut(&found), order.head(&COLUMNS, &kept, "")))
+            (member_table(user, paging.cut(&found), order.head(&kept, "")))
             (paging.links(&kept, "member", ""))
         }
     }
 }
 
-fn sort(accounts: &mut [&Account], order: Order<By>) {
-    match order.by {
-        By::Name => order.sort(accounts, |account| account.name.to_lowercase()),
-        By::Email => order.sort(accounts, |account| account.email.to_string()),
-        By::Role => order.sort(accounts, |account| account.role.to_string()),
-        By::Joined => order.sort(accounts, |account| account.created_at),
-        By::SignedIn => order.sort(accounts, |account| account.signed_in_at),
-        By::State => order.sort(accounts, |account| account.disabled_at.is_some()),
-    }
+fn state(account: &Account) -> &'static str {
+    if account.disabled_at.is_some() { "disabled" } else { "active" }
 }
 
 /// Actions on a member are on the member's page.

@@ -1,25 +1,15 @@
 //! The breakdown on the usage page: by time, key, person, project or outcome, sorted and in pages.
 
+use chat::Timestamp;
 use format::{Group, NO_ONE, NO_PROJECT, money, number};
 use maud::{Markup, html};
 use store::{Cost, Figures, KeyUsage, OutcomeUsage, PersonUsage, Project, ProjectUsage, Step, TimeSlice};
 
-use crate::page::{Column, Direction, Fields, Order, Paging, failed, measured};
+use crate::page::{Column, Fields, Order, Paging, failed, measured};
 use crate::usage::page::UsageView;
 
 /// The position of the table on its page.
 const ANCHOR: &str = "#breakdown";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Label,
-    Requests,
-    Failed,
-    Prompt,
-    Completion,
-    Total,
-    Cost,
-}
 
 /// One line of the table.
 struct Line<'a> {
@@ -60,13 +50,13 @@ fn table(query: &Fields, view: &UsageView) -> Markup {
     let columns = columns(view);
     let order = Order::from_query(query, &columns, default_order(view));
     let mut lines = lines(view);
-    sort(&mut lines, order);
+    order.sort(&mut lines);
     let paging = Paging::new(query, lines.len());
     let report = &view.report;
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Usage by " (view.group.name()) } {
             table.rows {
-                thead { tr { (order.head(&columns, &query.without(&["page"]), ANCHOR)) } }
+                thead { tr { (order.head(&query.without(&["page"]), ANCHOR)) } }
                 tbody { @for line in paging.cut(&lines) { (row(query, view, line)) } }
                 tfoot {
                     (row(query, view, &Line {
@@ -83,6 +73,19 @@ fn table(query: &Fields, view: &UsageView) -> Markup {
 /// Costs are computed by key and by day, so outcomes have none. Hours show a dash.
 fn has_cost(view: &UsageView) -> bool {
     view.report.cost.is_some() && view.group != Group::Outcome
+}
+
+/// The cost in units of its last decimal.
+fn exact(cost: Cost) -> Option<u128> {
+    cost.rounded(12).replace('.', "").parse().ok()
+}
+
+/// As in the query.
+fn default_order(view: &UsageView) -> &'static str {
+    match view.group {
+        Group::Time | Group::Day => "-time",
+        _ => "-requests",
+    }
 }
 
 fn cost_note(view: &UsageView) -> Markup {
@@ -138,53 +141,38 @@ fn lines(view: &UsageView) -> Vec<Line<'_>> {
     }
 }
 
-fn columns(view: &UsageView) -> Vec<Column<By>> {
+fn columns<'a>(view: &UsageView) -> Vec<Column<Line<'a>>> {
     let label = match view.group {
-        Group::Time | Group::Day => Column::time(By::Label, "time", title(view)),
-        _ => Column::text(By::Label, "name", title(view)),
+        Group::Time | Group::Day => Column::time("time", title(view), |line: &Line<'_>| line.label.start()),
+        _ => Column::text("name", title(view), |line: &Line<'_>| line.label.sort_name()),
     };
     let figures = [
-        Column::number(By::Requests, "requests", "Requests"),
-        Column::number(By::Failed, "failed", "Failed"),
-        Column::number(By::Prompt, "prompt", "Prompt tokens"),
-        Column::number(By::Completion, "completion", "Completion tokens"),
-        Column::number(By::Total, "total", "Total tokens"),
+        Column::number("requests", "Requests", |line: &Line<'_>| Some(line.figures.requests.into())),
+        Column::number("failed", "Failed", |line: &Line<'_>| Some(failed(line.figures, line.succeeded).into())),
+        Column::number("prompt", "Prompt tokens", |line: &Line<'_>| Some(line.figures.prompt.sum.into())),
+        Column::number("completion", "Completion tokens", |line: &Line<'_>| Some(line.figures.completion.sum.into())),
+        Column::number("total", "Total tokens", |line: &Line<'_>| Some(line.figures.total.sum.into())),
     ];
-    let cost = has_cost(view).then_some(Column::number(By::Cost, "cost", "Cost (computed)"));
-    [label].into_iter().chain(figures).chain(cost).collect()
-}
-
-fn default_order(view: &UsageView) -> Order<By> {
-    let by = match view.group {
-        Group::Time | Group::Day => By::Label,
-        _ => By::Requests,
-    };
-    Order { by, direction: Direction::Descending }
-}
-
-fn sort(lines: &mut [Line<'_>], order: Order<By>) {
-    match order.by {
-        By::Label => order.sort(lines, |line| line.label.sort_key()),
-        By::Requests => order.sort(lines, |line| line.figures.requests),
-        By::Failed => order.sort(lines, |line| failed(line.figures, line.succeeded)),
-        By::Prompt => order.sort(lines, |line| line.figures.prompt.sum),
-        By::Completion => order.sort(lines, |line| line.figures.completion.sum),
-        By::Total => order.sort(lines, |line| line.figures.total.sum),
-        By::Cost => order.sort(lines, |line| line.cost),
-    }
+    let cost = Column::number("cost", "Cost (computed)", |line: &Line<'_>| line.cost.and_then(exact));
+    [label].into_iter().chain(figures).chain(has_cost(view).then_some(cost)).collect()
 }
 
 impl Label<'_> {
-    /// Compared with labels of the same kind: by time, or by name without regard to case.
-    fn sort_key(&self) -> (u64, String) {
-        let named = |name: &str| (0, name.to_lowercase());
+    fn start(&self) -> Option<Timestamp> {
         match self {
-            Self::Time(slice) => (slice.start.as_millis(), String::new()),
-            Self::Key(usage) => named(&usage.name),
-            Self::Person(usage) => named(usage.person.as_ref().map_or(NO_ONE, |person| &person.name)),
-            Self::Project(usage) => named(usage.project.as_ref().map_or(NO_PROJECT, Project::as_str)),
-            Self::Outcome(usage) => (usage.status.into(), usage.code.clone().unwrap_or_default()),
-            Self::All => (u64::MAX, String::new()),
+            Self::Time(slice) => Some(slice.start),
+            _ => None,
+        }
+    }
+
+    /// Without regard to case.
+    fn sort_name(&self) -> String {
+        match self {
+            Self::Key(usage) => usage.name.to_lowercase(),
+            Self::Person(usage) => usage.person.as_ref().map_or(NO_ONE, |person| &person.name).to_lowercase(),
+            Self::Project(usage) => usage.project.as_ref().map_or(NO_PROJECT, Project::as_str).to_lowercase(),
+            Self::Outcome(usage) => format!("{} {}", usage.status, usage.code.as_deref().unwrap_or_default()),
+            Self::Time(_) | Self::All => String::new(),
         }
     }
 }
