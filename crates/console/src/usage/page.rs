@@ -170,37 +170,25 @@ fn range_form(query: &Fields, from: &str, to: &str) -> Markup {
     }
 }
 
+/// The key and the person that the page is limited to, each with a link that lifts the limit.
 async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> ConsoleResult<Markup> {
     let query = query.without(&["page"]);
-    let key = match view.key {
-        Some(key) => Some(user.store().key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?),
-        None => None,
-    };
-    let person = match view.person {
-        Some(person) => {
-            let accounts = user.store().accounts(user.admin()?).await?;
-            let found = accounts.into_iter().find(|account| account.id == person);
-            Some(found.map_or_else(
-                || ("Deleted".to_owned(), String::new()),
-                |account| (account.name, account.email.to_string()),
-            ))
-        }
-        None => None,
-    };
+    let mut chips = Vec::new();
+    if let Some(key) = view.key {
+        let key = user.store().key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?;
+        chips.push(("key", html! { "Key " strong { (key.name) } " " code { (key.id) } }, " all keys"));
+    }
+    if let Some(person) = view.person {
+        let accounts = user.store().accounts(user.admin()?).await?;
+        let found = accounts.iter().find(|account| account.id == person);
+        let (name, email) = found.map_or(("Deleted", ""), |account| (&account.name, account.email.as_str()));
+        chips.push(("person", html! { "Person " strong { (name) } " " (email) }, " everyone"));
+    }
     Ok(html! {
-        @if key.is_some() || person.is_some() {
+        @if !chips.is_empty() {
             p.chips {
-                @if let Some(key) = key {
-                    span.chip {
-                        "Key " strong { (key.name) } " " code { (key.id) }
-                        a href=(query.with("key", "")) { "×" span.hidden { " all keys" } }
-                    }
-                }
-                @if let Some((name, email)) = person {
-                    span.chip {
-                        "Person " strong { (name) } " " (email)
-                        a href=(query.with("person", "")) { "×" span.hidden { " everyone" } }
-                    }
+                @for (field, chosen, all) in chips {
+                    span.chip { (chosen) a href=(query.with(field, "")) { "×" span.hidden { (all) } } }
                 }
             }
         }

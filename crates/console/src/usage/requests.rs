@@ -145,13 +145,12 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     Ok(user.page(Area::Requests, "Requests", content))
 }
 
+/// In place of an empty list. `next` is where the search goes on.
 fn nothing(kept: &Fields, next: Option<RequestId>) -> Markup {
     let is_filtered = FIELDS.iter().any(|name| !kept.get(name).is_empty());
     html! {
-        @if next.is_some() {
-            (empty("No matching requests so far", html! { p { a href="/requests" { "Show all requests" } } }))
-        } @else if is_filtered {
-            (empty("No matching requests", html! {
+        @if is_filtered || next.is_some() {
+            (empty(if next.is_some() { "No matching requests so far" } else { "No matching requests" }, html! {
                 p {
                     "A request id is " code { "chatcmpl_" } " and 32 digits. "
                     "Requests are deleted after the retention period."
