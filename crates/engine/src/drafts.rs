@@ -31,6 +31,8 @@ impl StepSeconds {
 pub(crate) struct DraftResults {
     /// The time of steps without drafts.
     plain_time: f64,
+    /// Steps of one token per sequence since the last other step.
+    plain_steps: u32,
     /// The time of steps with drafts, relative to `plain_time`.
     time: f64,
     right: f64,
@@ -41,17 +43,28 @@ impl DraftResults {
     const NEWEST: f64 = 0.125;
     /// Without drafts, the results approach what is expected by this part in each step, so that drafts are tried again.
     const FORGOTTEN: f64 = 0.001;
+    /// After a step of another size, this number of steps take longer, too, and say nothing about steps without drafts.
+    const UNSTEADY_STEPS: u32 = 2;
 
     pub(crate) fn new() -> Self {
-        Self { plain_time: 1.0, time: 1.0, right: 1.0 }
+        Self { plain_time: 1.0, plain_steps: 0, time: 1.0, right: 1.0 }
+    }
+
+    /// A step had prompts.
+    pub(crate) fn interrupted(&mut self) {
+        self.plain_steps = 0;
     }
 
     /// Takes the duration of a step without prompts into account.
     pub(crate) fn observe_time(&mut self, tokens: usize, has_drafts: bool, seconds: StepSeconds, took: f64) {
         let time = took / seconds.of(tokens);
         if has_drafts {
+            self.plain_steps = 0;
             self.time += (time / self.plain_time - self.time) * Self::NEWEST;
-        } else {
+            return;
+        }
+        self.plain_steps += 1;
+        if self.plain_steps > Self::UNSTEADY_STEPS {
             self.plain_time += (time - self.plain_time) * Self::NEWEST;
             self.time += (1.0 - self.time) * Self::FORGOTTEN;
             self.right += (1.0 - self.right) * Self::FORGOTTEN;

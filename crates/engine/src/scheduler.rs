@@ -268,7 +268,10 @@ impl<R> Scheduler<R> {
         let tokens = step.batch.len();
         if step.prompt_tokens == 0 {
             self.draft_results.observe_time(tokens, self.drafted.is_some(), self.limits.step_seconds, seconds);
-        } else if step.prompt_tokens >= MIN_SAMPLE_TOKENS.max(tokens / 2) {
+            return;
+        }
+        self.draft_results.interrupted();
+        if step.prompt_tokens >= MIN_SAMPLE_TOKENS.max(tokens / 2) {
             self.seconds_per_prompt_token += (seconds / tokens as f64 - self.seconds_per_prompt_token) / 4.0;
         }
     }

@@ -52,7 +52,10 @@ fn the_first_key_is_shown_once_with_a_line_that_works_when_pasted() {
 
     let output = Output::from_command(Command::new("sh").args(["-c", &format!("{line} --silent --show-error --fail")]));
     let response: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert!(response["choices"][0]["message"]["content"].as_str().unwrap().contains("what a database is"), "{response}");
+    assert!(
+        response["choices"][0]["message"]["content"].as_str().unwrap().contains("what a database is"),
+        "{response}"
+    );
     service.chat(&key, "And where does it begin?").completion();
     assert_eq!(keys(&service), 1);
 
