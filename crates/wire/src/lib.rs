@@ -12,7 +12,6 @@ mod hints;
 mod json;
 pub mod openapi;
 pub mod ops;
-mod plain;
 mod request;
 mod response;
 pub mod runtime;

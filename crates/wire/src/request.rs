@@ -7,7 +7,6 @@ use chat::{ChatRequest, LimitError, MODEL, MaxTokens, Message, Role, Temperature
 
 use crate::hints;
 use crate::json::Json;
-use crate::plain;
 
 pub const MAX_BODY_BYTES: usize = 262_144;
 
@@ -21,11 +20,6 @@ pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
 pub struct RequestError(String);
 
 pub fn parse_request(body: &[u8]) -> Result<ChatRequest, RequestError> {
-    plain::parse_request(body).map_or_else(|| parse_strictly(body), Ok)
-}
-
-/// The same through a tree of values, from which errors can be located.
-pub(crate) fn parse_strictly(body: &[u8]) -> Result<ChatRequest, RequestError> {
     let [model, messages, temperature, max_tokens] = take_members(document(body)?, Location::Body, REQUEST_MEMBERS)?;
     check_model(required(model, Location::Body, "model")?)?;
     let messages = read_messages(messages, Message::new)?;
