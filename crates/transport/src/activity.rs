@@ -14,12 +14,9 @@ use crate::connections::Peer;
 /// Once no byte of a response could be sent for this long, its connection counts as idle.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// Updated by the connection's socket and requests. Times are microseconds since its start, by the coarse clock: some
-/// milliseconds late, but several times cheaper to read than a precise one.
+/// Updated by the connection's socket and requests. Times are microseconds since its start.
 pub(crate) struct Activity {
     start: Instant,
-    /// `start` by the coarse clock.
-    coarse_start: Duration,
     /// Requests between their head and their response.
     in_flight: AtomicU32,
     /// The same, until the response's body is produced as well.
@@ -38,7 +35,6 @@ impl Activity {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),
-            coarse_start: coarse_time(),
             in_flight: AtomicU32::new(0),
             open: AtomicU32::new(0),
             is_identified: AtomicBool::new(false),
@@ -50,7 +46,7 @@ impl Activity {
     }
 
     fn now(&self) -> u64 {
-        coarse_time().saturating_sub(self.coarse_start).as_micros() as u64
+        self.start.elapsed().as_micros() as u64
     }
 
     /// When to close the connection if nothing happens until then.
@@ -147,10 +143,4 @@ impl Activity {
     pub(crate) async fn evicted(&self) {
         self.evicted.notified().await;
     }
-}
-
-/// The clock that the system advances every few milliseconds.
-fn coarse_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

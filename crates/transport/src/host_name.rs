@@ -34,20 +34,6 @@ impl HostName {
     }
 
     fn matches(&self, authority: &str) -> bool {
-        self.is_usual(authority) || self.matches_parsed(authority)
-    }
-
-    /// Whether it is the literal name, with a port or without: the fast path for nearly all requests.
-    fn is_usual(&self, authority: &str) -> bool {
-        let name = match &self.0 {
-            Host::Loopback => LOOPBACK_NAME,
-            Host::Name(name) => name,
-            Host::Address(_) => return false,
-        };
-        authority.strip_prefix(name).is_some_and(|rest| rest.is_empty() || is_port(rest))
-    }
-
-    fn matches_parsed(&self, authority: &str) -> bool {
         authority.parse::<Authority>().is_ok_and(|authority| {
             // An empty port (`localhost:`) means the scheme's default.
             let port = authority.as_str().strip_prefix(authority.host());

@@ -4,7 +4,6 @@
 //! end of the bytes written: an error head without a body is hyper's own, and is replaced by the site's response. Bytes
 //! that the client still sends are drained within limits, so that it sees the response instead of a reset.
 
-use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -109,26 +108,6 @@ where
             // An earlier response comes first.
             Some((start, _)) => Pin::new(&mut self.socket).poll_write(context, &bytes[..start]),
         }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let last = pieces.iter().rposition(|piece| !piece.is_empty());
-        let Some((last, (start, _))) = last.and_then(|last| Some((last, find_automatic(&pieces[last])?))) else {
-            return Pin::new(&mut self.socket).poll_write_vectored(context, pieces);
-        };
-        match pieces[..last].iter().any(|piece| !piece.is_empty()) {
-            true => Pin::new(&mut self.socket).poll_write_vectored(context, &pieces[..last]),
-            false if start == 0 => self.poll_write(context, &pieces[last]),
-            false => Pin::new(&mut self.socket).poll_write(context, &pieces[last][..start]),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
