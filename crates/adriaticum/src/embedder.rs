@@ -1,23 +1,22 @@
 //! The source of the vectors of passages and questions: the sentence encoder, an embeddings server, or an engine with an
 //! embedding model in a separate process.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use grounding::Embedders;
 use grounding::index::{Embedder, EmbeddingsServer, EmbeddingsUrl, Prefixes, SentenceEncoder};
 use grounding::search::{SearchError, SearchUrl};
-use tokio::process::{Child, ChildStdin, Command};
+use runtimes::EngineCommand;
+use tokio::process::{Child, ChildStdin};
 
 use crate::embedded::{SocketFile, engine_command};
 use crate::error::CliError;
+use crate::index;
 use crate::model::fetch_encoder;
 use crate::output::print_note;
 use crate::settings::{Embeddings, Settings};
-use crate::{index, log};
 
 /// How often a service looks for a missing sentence encoder, and requests an unknown model of a server.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ const RESTART_DELAY: Duration = Duration::from_secs(5);
 /// The embedder of a command. Its engine, if any, runs until this is dropped.
 pub(crate) struct CommandEmbedder {
     pub(crate) embedder: Embedder,
-    _engine: Option<(RunningEngine, SocketFile)>,
+    _engine: Option<(Child, Option<ChildStdin>, SocketFile)>,
 }
 
 /// `None` if documents are found by their words alone. Without a sentence encoder, that holds only for a new index: one
@@ -97,11 +96,11 @@ async fn served(settings: &Settings) -> Result<CommandEmbedder, CliError> {
         Embeddings::Model(model) => {
             let socket = SocketFile::new(&settings.data_dir);
             let server = new_server(settings, EmbeddingsUrl::socket(socket.path()))?;
-            let mut engine = EngineProgram::new(settings, model, &socket)
+            let (mut engine, stdin) = embedding_engine(settings, model, &socket)
                 .spawn()
                 .map_err(|error| CliError::new(format!("the embedding model could not be started: {error}")))?;
             wait_for(&server, &mut engine, model).await?;
-            (server, Some((engine, socket)))
+            (server, Some((engine, stdin, socket)))
         }
         Embeddings::Server(url) => {
             let server = new_server(settings, url.clone())?;
@@ -122,41 +121,13 @@ fn new_server(settings: &Settings, url: EmbeddingsUrl) -> Result<EmbeddingsServe
     server.map_err(|error| CliError::new(format!("the embeddings server cannot be used: {error}.")))
 }
 
-/// The engine with an embedding model.
-struct EngineProgram {
-    program: PathBuf,
-    arguments: Vec<OsString>,
+fn embedding_engine(settings: &Settings, model: &Path, socket: &SocketFile) -> EngineCommand {
+    let mut command = engine_command(settings, model, socket);
+    command.arguments.push("--embeddings".into());
+    command
 }
 
-impl EngineProgram {
-    fn new(settings: &Settings, model: &Path, socket: &SocketFile) -> Self {
-        let (program, mut arguments) = engine_command(settings, model, socket.path());
-        arguments.push("--embeddings".into());
-        Self { program, arguments }
-    }
-
-    fn spawn(&self) -> std::io::Result<RunningEngine> {
-        let stderr = log::child_stderr().map(|pipe| pipe.try_clone()).transpose()?;
-        let mut child = Command::new(&self.program)
-            .args(&self.arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
-            .kill_on_drop(true)
-            .spawn()?;
-        // Taken out, because waiting for a child closes its standard input.
-        let _stdin = child.stdin.take();
-        Ok(RunningEngine { child, _stdin })
-    }
-}
-
-struct RunningEngine {
-    child: Child,
-    /// The engine exits when this is closed.
-    _stdin: Option<ChildStdin>,
-}
-
-async fn wait_for(server: &EmbeddingsServer, engine: &mut RunningEngine, model: &Path) -> Result<(), CliError> {
+async fn wait_for(server: &EmbeddingsServer, engine: &mut Child, model: &Path) -> Result<(), CliError> {
     let cannot =
         |reason: String| CliError::new(format!("{} cannot be used for embeddings: {reason}.", model.display()));
     loop {
@@ -167,7 +138,7 @@ async fn wait_for(server: &EmbeddingsServer, engine: &mut RunningEngine, model: 
         };
         tracing::debug!(%error, "the engine starts");
         tokio::select! {
-            exit = engine.child.wait() => {
+            exit = engine.wait() => {
                 return Err(cannot(exit.map_or_else(|error| error.to_string(), |status| format!("the engine has ended ({status})"))));
             }
             () = tokio::time::sleep(START_INTERVAL) => {}
@@ -209,7 +180,7 @@ pub(crate) async fn of_service(settings: &Settings) -> Result<Embedders, CliErro
         Embeddings::Model(model) => {
             let socket = SocketFile::new(&settings.data_dir);
             let url = EmbeddingsUrl::socket(socket.path());
-            tokio::spawn(keep_running(EngineProgram::new(settings, model, &socket), socket));
+            tokio::spawn(keep_running(embedding_engine(settings, model, &socket), socket));
             url
         }
         Embeddings::Off | Embeddings::Encoder => return Ok(embedders),
@@ -275,10 +246,13 @@ async fn follow(server: Arc<EmbeddingsServer>) {
 }
 
 /// Restarts the engine until this future is dropped, which removes the socket's file.
-async fn keep_running(engine: EngineProgram, _socket: SocketFile) {
+async fn keep_running(engine: EngineCommand, _socket: SocketFile) {
     loop {
-        let exit: std::io::Result<ExitStatus> = async { engine.spawn()?.child.wait().await }.await;
-        match exit {
+        let run = async {
+            let (mut engine, _stdin) = engine.spawn()?;
+            engine.wait().await
+        };
+        match run.await {
             Ok(status) => tracing::error!(%status, "the engine of the embedding model has exited and is restarted"),
             Err(error) => tracing::error!(%error, "the engine of the embedding model could not be started"),
         }

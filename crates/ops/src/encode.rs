@@ -37,6 +37,19 @@ pub(crate) fn table<'a, T: 'a>(
     Ok(())
 }
 
+/// A family whose rows differ in one label.
+pub(crate) fn by_label<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    label: &str,
+    rows: impl IntoIterator<Item = (&'a str, f64)>,
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+    rows.into_iter().try_for_each(|(value, row)| write(&mut metric.encode_family(&[(label, value)])?, kind, row))
+}
+
 pub(crate) fn family<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

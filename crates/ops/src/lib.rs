@@ -13,7 +13,7 @@ mod readiness;
 mod tables;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use api::{Api, Health, reject, reject_foreign_host};
 use histogram::Counters;
@@ -23,8 +23,9 @@ use tokio::sync::watch;
 use transport::{Certificates, ClientConnection, Lifecycle, Rejection, Response, ResponseBody, Site};
 
 pub use self::alerts::AlertCounters;
-use self::metrics::{Metrics, Observed};
+use self::metrics::{Scrape, since_1970};
 use self::probe::Probe;
+use self::process::Process;
 use self::readiness::{DecodeStatus, Readiness, no_runtime_available};
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -40,7 +41,8 @@ pub struct Ops {
     /// To the console, by outcome.
     sign_ins: Arc<Counters<3>>,
     alerts: Arc<AlertCounters>,
-    metrics: Metrics,
+    version: &'static str,
+    started: f64,
     database: Probe,
     runtime: Probe,
     search: Probe,
@@ -55,9 +57,9 @@ impl Ops {
         alerts: Arc<AlertCounters>,
         version: &'static str,
     ) -> Arc<Self> {
-        let metrics = Metrics::new(version);
+        let started = since_1970(SystemTime::now());
         let (database, runtime, search) = (Probe::new(), Probe::new(), Probe::new());
-        Arc::new(Self { api, lifecycle, certificates, sign_ins, alerts, metrics, database, runtime, search })
+        Arc::new(Self { api, lifecycle, certificates, sign_ins, alerts, version, started, database, runtime, search })
     }
 
     async fn readiness(&self) -> Response {
@@ -109,9 +111,22 @@ impl Ops {
         let decodes =
             if self.has_decoded() || self.runtime.last() != Some(false) { DecodeStatus::Yes } else { DecodeStatus::No };
         let readiness = Readiness::new(&health, self.database.last(), decodes, *self.lifecycle.borrow());
-        let expiries = self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default();
-        let (sign_ins, alerts) = (self.sign_ins.read(), self.alerts.read());
-        self.metrics.text(&self.api, Observed { health, readiness, engines, expiries, sign_ins, alerts })
+        let scrape = Scrape {
+            version: self.version,
+            started: self.started,
+            process: Process::now(),
+            health,
+            readiness,
+            in_flight: self.api.in_flight(),
+            body_memory: self.api.body_memory(),
+            totals: self.api.totals(),
+            ledger: self.api.ledger_stats(),
+            engines,
+            sign_ins: self.sign_ins.read(),
+            alerts: self.alerts.read(),
+            expiries: self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default(),
+        };
+        scrape.into_text()
     }
 }
 

@@ -7,17 +7,17 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::{Api, Health, PHASE_NAMES, SEARCH_OUTCOMES, Totals};
+use api::{Health, PHASE_NAMES, SEARCH_OUTCOMES, Totals};
 use chat::MODEL;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use runtimes::{EngineStatus, FailureCounts, MemberStatus};
+use runtimes::{EngineStatus, MemberStatus};
 use store::LedgerStats;
 
 use crate::alerts::Alerts;
-use crate::encode::{Labels, Metric, family, gauge, histograms, table};
+use crate::encode::{Labels, Metric, by_label, family, gauge, histograms, table};
 use crate::process::{PROCESS_METRICS, Process};
 use crate::readiness::Readiness;
 use crate::tables::{ENGINE_METRICS, LEDGER_METRICS, RUNTIME_METRICS};
@@ -30,131 +30,73 @@ const SERVICE_METRICS: &[Metric<Scrape>] = &[
     gauge("adriaticum_ledger_healthy", "Whether usage can be recorded", |scrape| {
         scrape.health.is_ledger_healthy.into()
     }),
-    gauge("adriaticum_requests_in_flight", "Completions in flight", |scrape| scrape.in_flight as f64),
-    gauge("adriaticum_requests_in_flight_limit", "api.max_requests", |scrape| scrape.limit as f64),
+    gauge("adriaticum_requests_in_flight", "Completions in flight", |scrape| scrape.in_flight.0 as f64),
+    gauge("adriaticum_requests_in_flight_limit", "api.max_requests", |scrape| scrape.in_flight.1 as f64),
     gauge(
         "adriaticum_body_memory_bytes",
         "Memory used by the bodies of requests that arrive or are in flight",
-        |scrape| scrape.body_memory as f64,
+        |scrape| scrape.body_memory.0 as f64,
     ),
-    gauge("adriaticum_body_memory_limit_bytes", "api.max_body_memory", |scrape| scrape.body_memory_limit as f64),
+    gauge("adriaticum_body_memory_limit_bytes", "api.max_body_memory", |scrape| scrape.body_memory.1 as f64),
 ];
 
 /// In whole seconds.
-fn since_1970(time: SystemTime) -> f64 {
+pub(crate) fn since_1970(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) as f64
 }
 
-fn failures_by_reason(failures: &FailureCounts) -> [(&'static str, u64); 7] {
-    [
-        ("connect_failed", failures.refused),
-        ("connection_closed", failures.broken_off),
-        ("status", failures.status),
-        ("malformed", failures.malformed),
-        ("timed_out", failures.timed_out),
-        ("at_capacity", failures.no_room),
-        ("bad_request", failures.bad_request),
-    ]
+/// The values of one scrape.
+pub(crate) struct Scrape {
+    pub(crate) version: &'static str,
+    /// When the process started, in seconds since 1970.
+    pub(crate) started: f64,
+    pub(crate) process: Process,
+    pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
+    /// Requests in flight, and their maximum.
+    pub(crate) in_flight: (usize, usize),
+    /// Bytes of bodies, and their maximum.
+    pub(crate) body_memory: (usize, usize),
+    pub(crate) totals: Totals,
+    pub(crate) ledger: LedgerStats,
+    pub(crate) engines: Vec<(String, EngineStatus)>,
+    /// To the console, by outcome.
+    pub(crate) sign_ins: [(&'static str, u64); 3],
+    pub(crate) alerts: Alerts,
+    /// Certificates' files, and when they expire.
+    pub(crate) expiries: Vec<(PathBuf, SystemTime)>,
 }
 
-pub(crate) struct Metrics {
-    version: &'static str,
-    started: f64,
-}
-
-impl Metrics {
-    pub(crate) fn new(version: &'static str) -> Self {
-        Self { version, started: since_1970(SystemTime::now()) }
-    }
-
-    pub(crate) fn text(&self, api: &Api, observed: Observed) -> String {
-        let Observed { health, readiness, engines, expiries, sign_ins, alerts } = observed;
-        let (in_flight, limit) = api.in_flight();
-        let (body_memory, body_memory_limit) = api.body_memory();
-        let scrape = Scrape {
-            version: self.version,
-            started: self.started,
-            process: Process::now(),
-            health,
-            readiness,
-            in_flight,
-            limit,
-            body_memory,
-            body_memory_limit,
-            totals: api.totals(),
-            ledger: api.ledger_stats(),
-            engines,
-            sign_ins,
-            alerts,
-            expiries: expiries.into_iter().map(|(file, at)| (file.display().to_string(), since_1970(at))).collect(),
-        };
+impl Scrape {
+    pub(crate) fn into_text(self) -> String {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(scrape));
+        registry.register_collector(Box::new(self));
         let mut text = String::new();
         text::encode(&mut text, &registry).expect("a string takes everything");
         text
     }
 }
 
-/// Values that the API does not have.
-pub(crate) struct Observed {
-    pub(crate) health: Health,
-    pub(crate) readiness: Readiness,
-    pub(crate) engines: Vec<(String, EngineStatus)>,
-    /// Certificates' files, and when they expire.
-    pub(crate) expiries: Vec<(PathBuf, SystemTime)>,
-    /// To the console, by outcome.
-    pub(crate) sign_ins: [(&'static str, u64); 3],
-    pub(crate) alerts: Alerts,
-}
-
-struct Scrape {
-    version: &'static str,
-    started: f64,
-    process: Process,
-    health: Health,
-    readiness: Readiness,
-    in_flight: usize,
-    limit: usize,
-    body_memory: usize,
-    body_memory_limit: usize,
-    totals: Totals,
-    ledger: LedgerStats,
-    engines: Vec<(String, EngineStatus)>,
-    /// To the console, by outcome.
-    sign_ins: [(&'static str, u64); 3],
-    alerts: Alerts,
-    /// Certificates' files, and when they expire, in seconds since 1970.
-    expiries: Vec<(String, f64)>,
-}
-
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        let version: Labels<'_> = &[("version", self.version)];
-        family(encoder, "adriaticum_build_info", "The version that is running", MetricType::Gauge, [(version, 1.0)])?;
+        let help = "The version that is running";
+        by_label(encoder, "adriaticum_build_info", help, MetricType::Gauge, "version", [(self.version, 1.0)])?;
         table(encoder, PROCESS_METRICS, once(&self.process))?;
         table(encoder, SERVICE_METRICS, once(self))?;
-        let parts: Vec<_> =
-            self.readiness.parts().iter().map(|part| ([("part", part.name)], part.problem.as_deref())).collect();
-        let parts = parts.iter().map(|(labels, problem)| (labels.as_slice(), problem.is_none().into()));
-        family(
-            encoder,
-            "adriaticum_part_ready",
-            "Whether the part is healthy, as /readyz reports it",
-            MetricType::Gauge,
-            parts,
-        )?;
-        let expiries: Vec<_> = self.expiries.iter().map(|(file, at)| ([("file", file.as_str())], *at)).collect();
-        let expiries = expiries.iter().map(|(labels, at)| (labels.as_slice(), *at));
+        let help = "Whether the part is healthy, as /readyz reports it";
+        let parts = self.readiness.parts().iter().map(|part| (part.name, part.problem.is_none().into()));
+        by_label(encoder, "adriaticum_part_ready", help, MetricType::Gauge, "part", parts)?;
         let help = "When the certificate in the file expires, in seconds since 1970";
-        family(encoder, "adriaticum_certificate_expiry_time_seconds", help, MetricType::Gauge, expiries)?;
+        let expiries: Vec<_> =
+            self.expiries.iter().map(|(file, at)| (file.to_string_lossy(), since_1970(*at))).collect();
+        let expiries = expiries.iter().map(|(file, at)| (&**file, *at));
+        by_label(encoder, "adriaticum_certificate_expiry_time_seconds", help, MetricType::Gauge, "file", expiries)?;
         encode_requests(encoder, &self.totals)?;
         encode_ledger(encoder, &self.ledger)?;
-        let sign_ins = self.sign_ins.map(|(outcome, count)| ([("outcome", outcome)], count));
-        let sign_ins = sign_ins.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
         let help = "Attempts to sign in to the console; failed: wrong password or account; refused: too many attempts";
-        family(encoder, "adriaticum_console_sign_ins", help, MetricType::Counter, sign_ins)?;
+        let sign_ins = self.sign_ins.map(|(outcome, count)| (outcome, count as f64));
+        by_label(encoder, "adriaticum_console_sign_ins", help, MetricType::Counter, "outcome", sign_ins)?;
         encode_alerts(encoder, &self.alerts)?;
         encode_runtimes(encoder, &self.health.runtimes)?;
         let named: Vec<_> = self.engines.iter().map(|(name, engine)| ([("runtime", name.as_str())], engine)).collect();
@@ -212,15 +154,9 @@ fn encode_requests(encoder: &mut DescriptorEncoder<'_>, totals: &Totals) -> fmt:
         rows.map(|(label, tokens)| (label.as_slice(), tokens)),
     )?;
 
-    let labels = SEARCH_OUTCOMES.map(|outcome| [("outcome", outcome)]);
-    let rows = labels.iter().zip(totals.searches).map(|(label, count)| (label.as_slice(), count as f64));
-    family(
-        encoder,
-        "adriaticum_searches",
-        "Searches by outcome; nothing: no source was found that helps",
-        MetricType::Counter,
-        rows,
-    )
+    let help = "Searches by outcome; nothing: no source was found that helps";
+    let rows = SEARCH_OUTCOMES.into_iter().zip(totals.searches.map(|count| count as f64));
+    by_label(encoder, "adriaticum_searches", help, MetricType::Counter, "outcome", rows)
 }
 
 fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> fmt::Result {
@@ -232,14 +168,12 @@ fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> f
 }
 
 fn encode_alerts(encoder: &mut DescriptorEncoder<'_>, alerts: &Alerts) -> fmt::Result {
-    let budgets = alerts.budgets.map(|(threshold, count)| ([("threshold", threshold)], count));
-    let rows = budgets.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
     let help = "Budgets used up to the threshold or beyond";
-    family(encoder, "adriaticum_budgets_reached", help, MetricType::Gauge, rows)?;
-    let deliveries = alerts.deliveries.map(|(outcome, count)| ([("outcome", outcome)], count));
-    let rows = deliveries.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));
+    let budgets = alerts.budgets.map(|(threshold, count)| (threshold, count as f64));
+    by_label(encoder, "adriaticum_budgets_reached", help, MetricType::Gauge, "threshold", budgets)?;
     let help = "Attempts to deliver a notification to the webhook, by outcome";
-    family(encoder, "adriaticum_webhook_deliveries", help, MetricType::Counter, rows)
+    let deliveries = alerts.deliveries.map(|(outcome, count)| (outcome, count as f64));
+    by_label(encoder, "adriaticum_webhook_deliveries", help, MetricType::Counter, "outcome", deliveries)
 }
 
 fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]) -> fmt::Result {
@@ -255,8 +189,8 @@ fn encode_runtimes(encoder: &mut DescriptorEncoder<'_>, members: &[MemberStatus]
     table(encoder, RUNTIME_METRICS, labels.iter().map(|label| label.as_slice()).zip(members))?;
 
     let failures = members.iter().flat_map(|member| {
-        failures_by_reason(&member.failures)
-            .map(|(reason, count)| ([("runtime", member.url.as_str()), ("reason", reason)], count))
+        let labels = |reason| [("runtime", member.url.as_str()), ("reason", reason)];
+        member.failures.by_reason().map(move |(reason, count)| (labels(reason), count))
     });
     let failures: Vec<_> = failures.collect();
     let rows = failures.iter().map(|(labels, count)| (labels.as_slice(), *count as f64));

@@ -1,5 +1,6 @@
 //! Process metrics under the names of Prometheus' own client libraries. Systems without `/proc` export none.
 
+use runtimes::stat_field;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
@@ -38,11 +39,9 @@ impl Process {
     }
 }
 
-/// A field of `/proc/self/stat` by its number in proc(5). The second is the program's name in parentheses, which may hold
-/// any character, so fields are counted from its end.
+/// NaN if the system does not have it.
 fn field(stat: &str, number: usize) -> f64 {
-    let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
-    behind.split(' ').nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
+    stat_field(stat, number).and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

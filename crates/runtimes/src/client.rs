@@ -17,13 +17,14 @@ use tokio::time::Instant;
 use wire::runtime::ContextOverflow;
 
 use crate::balance::{Affinity, Lease, MoveReason, Observation, WaitingRequest};
+use crate::counters::Event;
 use crate::guard;
 use crate::idle::{Connections, IdleConnections};
 use crate::member::{Attribution, Member, MemberError, observation};
 use crate::pool::{Availability, Pool};
 
 /// How often a waiting request checks whether it should be moved. Most are completed earlier.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const MOVE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Holds this thread's connections to every member.
 pub struct PoolClient {
@@ -154,7 +155,7 @@ impl<'a> Attempt<'a> {
             Waited::Ended(result) => result,
             Waited::Moved(next, reason) => {
                 lease.observation = Observation::moved(reason);
-                lease.member.counters().moved_away();
+                lease.member.counters().count(Event::Moved);
                 lease.log_move(reason);
                 let moved_from = Some(lease.index);
                 drop(lease);
@@ -218,15 +219,16 @@ impl PoolClient {
         let guarded = self.pool.guards(&lease.member).then(|| guard::guard(call.request)).flatten();
         let request = guarded.as_ref().unwrap_or(call.request);
         let mut completion = pin!(lease.member.complete(connections, request, call.attribution, &begun));
-        let next_look = || if may_move { call.deadline.min(Instant::now() + LOOK_INTERVAL) } else { call.deadline };
-        let mut look = pin!(tokio::time::sleep_until(next_look()));
+        let next_check =
+            || if may_move { call.deadline.min(Instant::now() + MOVE_CHECK_INTERVAL) } else { call.deadline };
+        let mut check = pin!(tokio::time::sleep_until(next_check()));
         loop {
             tokio::select! {
                 biased;
                 result = &mut completion => {
                     return Waited::Ended(if guarded.is_some() { result.map(guard::restore) } else { result });
                 }
-                () = &mut look => {}
+                () = &mut check => {}
             }
             if Instant::now() >= call.deadline {
                 return Waited::Ended(Err(MemberError::TimedOut));
@@ -237,7 +239,7 @@ impl PoolClient {
             {
                 return Waited::Moved(next, reason);
             }
-            look.as_mut().reset(next_look());
+            check.as_mut().reset(next_check());
         }
     }
 }
@@ -275,7 +277,7 @@ impl FailedAttempt {
             }
             return AttemptError::Failed(self.into());
         };
-        self.member.counters().retry();
+        self.member.counters().count(Event::Retried);
         let (request_id, runtime) = (call.attribution.id, self.member.name());
         tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; retrying with another");
         AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self), moved_from })

@@ -233,10 +233,13 @@ fn tls_connector() -> Result<TlsConnector, io::Error> {
         return Ok(config.clone().into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    // The system's, without those that cannot be parsed, as in other clients: system stores have some.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
-        .with_root_certificates(tls_roots::load())
+        .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone().into())
 }

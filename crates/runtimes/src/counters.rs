@@ -6,108 +6,80 @@ use chat::Completion;
 
 use crate::member::MemberError;
 
-#[derive(Debug, Default)]
-pub(crate) struct MemberCounters {
-    completed: AtomicU64,
-    retried: AtomicU64,
-    moved: AtomicU64,
-    refused: AtomicU64,
-    broken_off: AtomicU64,
-    status: AtomicU64,
-    malformed: AtomicU64,
-    timed_out: AtomicU64,
-    no_room: AtomicU64,
-    bad_request: AtomicU64,
-    unexpected: AtomicU64,
+/// What is counted. Failures come first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    /// The connection was refused or timed out.
+    ConnectFailed,
+    /// The connection was closed before or within the response.
+    ConnectionClosed,
+    Status,
+    /// Status 200 without a completion.
+    Malformed,
+    TimedOut,
+    /// The member had no capacity. Not a fault.
+    AtCapacity,
+    /// The member rejected the request itself. Not a fault.
+    BadRequest,
+    Completed,
+    /// The request was retried with another member after this one failed.
+    Retried,
+    /// The request waited too long here and was moved to another member.
+    Moved,
+    /// Data arrived that was not a response to the current request.
+    Unexpected,
 }
 
-/// A member's failed requests. The fields are the metric's labels.
+/// The metric's labels, in the order of `Event`. The last two are not the member's fault.
+const FAILURE_REASONS: [&str; 7] =
+    ["connect_failed", "connection_closed", "status", "malformed", "timed_out", "at_capacity", "bad_request"];
+
+/// A member's failed requests, in the order of `Event`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FailureCounts {
-    /// The connection was refused or timed out.
-    pub refused: u64,
-    /// The connection was closed before or within the response.
-    pub broken_off: u64,
-    pub status: u64,
-    /// Status 200 without a completion.
-    pub malformed: u64,
-    pub timed_out: u64,
-    /// The member had no capacity. Not a fault.
-    pub no_room: u64,
-    /// The member rejected the request itself. Not a fault.
-    pub bad_request: u64,
-}
+pub struct FailureCounts(pub [u64; FAILURE_REASONS.len()]);
 
 impl FailureCounts {
     /// Failures that are the member's fault.
     pub fn total(&self) -> u64 {
-        self.refused + self.broken_off + self.status + self.malformed + self.timed_out
+        self.0[..Event::AtCapacity as usize].iter().sum()
+    }
+
+    pub fn at_capacity(&self) -> u64 {
+        self.0[Event::AtCapacity as usize]
+    }
+
+    pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        FAILURE_REASONS.into_iter().zip(self.0)
     }
 }
+
+#[derive(Debug, Default)]
+pub(crate) struct MemberCounters([AtomicU64; 11]);
 
 impl MemberCounters {
     pub(crate) fn record(&self, result: &Result<Completion, MemberError>) {
-        add(match result {
+        self.count(match result {
             // A prompt that is too long is the caller's fault, not the member's.
-            Ok(_) | Err(MemberError::PromptTooLong(_)) => &self.completed,
-            Err(MemberError::Connect(_)) => &self.refused,
-            Err(MemberError::NoResponse { .. } | MemberError::IncompleteResponse(_)) => &self.broken_off,
-            Err(MemberError::Status(_)) => &self.status,
-            Err(MemberError::Refused(_)) => &self.bad_request,
-            Err(MemberError::Malformed(_)) => &self.malformed,
-            Err(MemberError::TimedOut) => &self.timed_out,
-            Err(MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => &self.no_room,
+            Ok(_) | Err(MemberError::PromptTooLong(_)) => Event::Completed,
+            Err(MemberError::Connect(_)) => Event::ConnectFailed,
+            Err(MemberError::NoResponse { .. } | MemberError::IncompleteResponse(_)) => Event::ConnectionClosed,
+            Err(MemberError::Status(_)) => Event::Status,
+            Err(MemberError::Refused(_)) => Event::BadRequest,
+            Err(MemberError::Malformed(_)) => Event::Malformed,
+            Err(MemberError::TimedOut) => Event::TimedOut,
+            Err(MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => Event::AtCapacity,
         });
     }
 
-    /// Counts a retry with another member after this one failed.
-    pub(crate) fn retry(&self) {
-        add(&self.retried);
+    pub(crate) fn count(&self, event: Event) {
+        self.0[event as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that waited too long here and was moved to another member.
-    pub(crate) fn moved_away(&self) {
-        add(&self.moved);
-    }
-
-    /// Counts data that was not a response to the current request.
-    pub(crate) fn unexpected_response(&self) {
-        add(&self.unexpected);
-    }
-
-    pub(crate) fn unexpected(&self) -> u64 {
-        get(&self.unexpected)
-    }
-
-    pub(crate) fn moved(&self) -> u64 {
-        get(&self.moved)
-    }
-
-    pub(crate) fn completed(&self) -> u64 {
-        get(&self.completed)
-    }
-
-    pub(crate) fn retried(&self) -> u64 {
-        get(&self.retried)
+    pub(crate) fn get(&self, event: Event) -> u64 {
+        self.0[event as usize].load(Ordering::Relaxed)
     }
 
     pub(crate) fn failures(&self) -> FailureCounts {
-        FailureCounts {
-            refused: get(&self.refused),
-            broken_off: get(&self.broken_off),
-            status: get(&self.status),
-            malformed: get(&self.malformed),
-            timed_out: get(&self.timed_out),
-            no_room: get(&self.no_room),
-            bad_request: get(&self.bad_request),
-        }
+        FailureCounts(std::array::from_fn(|event| self.0[event].load(Ordering::Relaxed)))
     }
-}
-
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-fn get(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
 }

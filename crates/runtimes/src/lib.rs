@@ -33,4 +33,5 @@ pub use pool::{Availability, Pool, PoolSettings};
 pub use status::{BreakerState, MemberStatus};
 pub use supervisor::{EngineCommand, MODEL_ERROR_EXIT_CODE, supervise};
 pub use url::{RuntimeUrl, RuntimeUrlError};
+pub use watchdog::stat_field;
 pub use wire::engine::Status as EngineStatus;

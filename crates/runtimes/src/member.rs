@@ -15,7 +15,7 @@ use wire::runtime::{ContextOverflow, Model};
 
 use crate::balance::{MoveReason, Observation};
 use crate::connection::{Connection, ExchangeError, IdleState, RuntimeRequest, RuntimeResponse};
-use crate::counters::MemberCounters;
+use crate::counters::{Event, MemberCounters};
 use crate::endpoints::Endpoint;
 use crate::idle::{Connections, IdleConnections};
 use crate::key::RuntimeKey;
@@ -352,7 +352,7 @@ impl Member {
     /// An idle connection on which nothing has happened.
     async fn take_idle(&self, idle: &IdleConnections) -> Option<Connection> {
         loop {
-            let mut connection = idle.take(self.counters.unexpected())?;
+            let mut connection = idle.take(self.counters.get(Event::Unexpected))?;
             match connection.idle_state().await {
                 IdleState::Quiet => return Some(connection),
                 IdleState::Closed => {}
@@ -369,12 +369,14 @@ impl Member {
         request: RuntimeRequest,
         begun: &AtomicBool,
     ) -> Result<RuntimeResponse, ExchangeError> {
-        let unexpected = self.counters.unexpected();
+        let unexpected = self.counters.get(Event::Unexpected);
         let result = connection.exchange(request, begun).await;
         match &result {
             Ok(response) if response.has_surplus => self.record_unexpected("more data than a response has arrived"),
             Err(ExchangeError::Foreign) => self.record_unexpected("a response for another request has arrived"),
-            Ok(_) if !self.has_left() && unexpected == self.counters.unexpected() => idle.put(connection, unexpected),
+            Ok(_) if !self.has_left() && unexpected == self.counters.get(Event::Unexpected) => {
+                idle.put(connection, unexpected)
+            }
             _ => {}
         }
         result
@@ -382,7 +384,7 @@ impl Member {
 
     /// From now on connections are not reused, except those whose responses carry ids.
     fn record_unexpected(&self, cause: &str) {
-        self.counters.unexpected_response();
+        self.counters.count(Event::Unexpected);
         tracing::warn!(runtime = self.name(), cause, "a runtime's idle connections are closed");
     }
 

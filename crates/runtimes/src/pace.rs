@@ -28,9 +28,9 @@ const TOLERATED_SILENCE: f64 = 3.0;
 /// After this multiple of the tolerated silence, a member counts as hung.
 const HUNG_FACTOR: f64 = 4.0;
 /// How long a request may wait, as a multiple of the median member's time for the maximum of its tokens.
-const PATIENCE: f64 = 2.0;
+const TOLERATED_WAIT: f64 = 2.0;
 /// In milliseconds. On a fast fleet, a busy machine can delay requests by more than they take.
-const MIN_PATIENCE: f64 = 1_000.0;
+const MIN_TOLERATED_WAIT: f64 = 1_000.0;
 
 /// Decayed sums over a member's requests.
 #[derive(Debug, Clone, Default)]
@@ -126,14 +126,14 @@ impl PeerMedian {
     }
 
     /// The milliseconds after which a request of at most `max_tokens` tokens should long have been completed.
-    pub(crate) fn patience(self, max_tokens: u32) -> f64 {
+    pub(crate) fn tolerated_wait(self, max_tokens: u32) -> f64 {
         let longest = (FIXED_COST_TOKENS + f64::from(max_tokens)) * self.time_per_work;
-        (PATIENCE * longest).max(self.min_patience())
+        (TOLERATED_WAIT * longest).max(self.min_tolerated_wait())
     }
 
-    /// The patience for a request about which nothing is known.
-    pub(crate) fn min_patience(self) -> f64 {
-        self.tolerated_silence().max(MIN_PATIENCE)
+    /// The same for a request about which nothing is known.
+    pub(crate) fn min_tolerated_wait(self) -> f64 {
+        self.tolerated_silence().max(MIN_TOLERATED_WAIT)
     }
 
     fn tolerated_silence(self) -> f64 {

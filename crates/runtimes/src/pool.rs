@@ -6,11 +6,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use breaker::Verdict;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::task::JoinSet;
 
 use crate::balance::{Affinity, Balance, Lease, MemberState, MoveReason, Observation, WaitingRequest};
@@ -50,7 +50,7 @@ pub struct Pool {
     timeout: AtomicU64,
     guard: AtomicBool,
     epoch: Instant,
-    availability: AtomicU8,
+    availability: RwLock<Availability>,
     /// When a member was last known to decode a token, in milliseconds since `epoch`, plus one; 0 for never.
     pub(crate) last_decode: AtomicU64,
 }
@@ -71,7 +71,6 @@ struct DesiredMembers {
 
 /// Whether there is a runtime at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Availability {
     /// There are members; they may be unhealthy.
     Available,
@@ -104,19 +103,13 @@ impl Pool {
             timeout: AtomicU64::new(millis(timeout)),
             guard: AtomicBool::new(guard),
             epoch: Instant::now(),
-            availability: AtomicU8::new(Availability::Available as u8),
+            availability: RwLock::new(Availability::Available),
             last_decode: AtomicU64::new(0),
         })
     }
 
     pub fn availability(&self) -> Availability {
-        match self.availability.load(Ordering::Relaxed) {
-            available if available == Availability::Available as u8 => Availability::Available,
-            starting if starting == Availability::Starting as u8 => Availability::Starting,
-            unresponsive if unresponsive == Availability::Unresponsive as u8 => Availability::Unresponsive,
-            unloadable if unloadable == Availability::Unloadable as u8 => Availability::Unloadable,
-            _ => Availability::Unconfigured,
-        }
+        *self.availability.read()
     }
 
     /// Whether control tokens in messages to this member must be broken.
@@ -125,7 +118,7 @@ impl Pool {
     }
 
     pub(crate) fn set_availability(&self, availability: Availability) {
-        self.availability.store(availability as u8, Ordering::Relaxed);
+        *self.availability.write() = availability;
     }
 
     /// Marks all members as known to complete requests.

@@ -14,7 +14,7 @@ use crate::member::{Attribution, Member, MemberError};
 use crate::pool::Pool;
 
 /// How long a probe waits for a member before it also tries another one.
-const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+const NEXT_MEMBER_DELAY: Duration = Duration::from_secs(1);
 
 impl Pool {
     /// The time since a member was last known to decode a token; `None` if never.
@@ -45,7 +45,7 @@ impl Pool {
             if let Some(member) = members.next() {
                 asked.spawn(probe_member(member, request.clone()));
             }
-            match tokio::time::timeout(PROBE_PATIENCE, asked.join_next()).await {
+            match tokio::time::timeout(NEXT_MEMBER_DELAY, asked.join_next()).await {
                 Err(_elapsed) => {}
                 Ok(None) => return Err(last_error),
                 Ok(Some(Ok(Ok(probed)))) => {

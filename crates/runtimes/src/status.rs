@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::balance::MemberState;
-use crate::counters::FailureCounts;
+use crate::counters::{Event, FailureCounts};
 use crate::member::Member;
 
 pub use breaker::State as BreakerState;
@@ -52,11 +52,11 @@ impl MemberStatus {
             in_flight: state.in_flight(),
             model,
             device: device.flatten(),
-            completed: member.counters().completed(),
+            completed: member.counters().get(Event::Completed),
             failures: member.counters().failures(),
-            retried: member.counters().retried(),
-            moved: member.counters().moved(),
-            unexpected: member.counters().unexpected(),
+            retried: member.counters().get(Event::Retried),
+            moved: member.counters().get(Event::Moved),
+            unexpected: member.counters().get(Event::Unexpected),
             latency: state.per_request().map(time),
             latency_per_token: state.per_token().map(time),
             share: state.share(),

@@ -10,17 +10,17 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use crate::pool::{Availability, Pool};
-use crate::watchdog::{Cause, Observation, ProcessState, Verdict, Watchdog};
+use crate::watchdog::{Cause, EngineState, ProcessState, Sample, Watchdog};
 
 /// The engine cannot use the model file. Restarting it would not help.
 pub const MODEL_ERROR_EXIT_CODE: u8 = 65;
 
 const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often the state of the process is read from the system, at no cost to the engine.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a healthy engine must decode a token.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// For a model file that is missing or cannot be used.
@@ -45,6 +45,22 @@ pub struct EngineCommand {
     pub model: PathBuf,
     /// The destination of its log; this process's standard error unless given.
     pub stderr: Option<Arc<std::io::PipeWriter>>,
+}
+
+impl EngineCommand {
+    /// Starts the engine. It exits when the pipe, its standard input, is closed, or the process handle is dropped.
+    pub fn spawn(&self) -> std::io::Result<(Child, Option<ChildStdin>)> {
+        let stderr = self.stderr.as_ref().map(|pipe| pipe.try_clone()).transpose()?;
+        let mut engine = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
+            .kill_on_drop(true)
+            .spawn()?;
+        let stdin = engine.stdin.take(); // waiting for the process would close it
+        Ok((engine, stdin))
+    }
 }
 
 /// Keeps the engine, the pool's only member, running. Never returns; dropping the future kills the engine.
@@ -91,16 +107,7 @@ async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
 
 /// `has_answered` is set once the engine has decoded a token.
 async fn run_once(command: &EngineCommand, pool: &Arc<Pool>, has_answered: &mut bool) -> std::io::Result<ExitStatus> {
-    let stderr = command.stderr.as_ref().map(|pipe| pipe.try_clone()).transpose()?;
-    let mut engine = Command::new(&command.program)
-        .args(&command.arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(stderr.map_or_else(Stdio::inherit, Stdio::from))
-        .kill_on_drop(true)
-        .spawn()?;
-    // The engine exits when this is closed.
-    let _stdin = engine.stdin.take();
+    let (mut engine, _stdin) = command.spawn()?;
     let Some(pid) = engine.id() else { return engine.wait().await };
     let started = Instant::now();
     tokio::select! {
@@ -122,7 +129,7 @@ async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Resul
     loop {
         tokio::select! {
             status = engine.wait() => return status,
-            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            () = tokio::time::sleep(SAMPLE_INTERVAL) => {}
         }
         let process = ProcessState::read(pid);
         let is_due = passed_at.is_none_or(|at| at.elapsed() >= HEALTH_CHECK_INTERVAL);
@@ -134,14 +141,14 @@ async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Resul
         if let Some(decodes) = decodes {
             passed_at = decodes.then(Instant::now);
         }
-        match watchdog.observe(Observation { process, decodes }) {
-            Verdict::Unclear => {}
-            Verdict::Responsive if pool.availability() == Availability::Unresponsive => {
+        match watchdog.observe(Sample { process, decodes }) {
+            EngineState::Unclear => {}
+            EngineState::Responsive if pool.availability() == Availability::Unresponsive => {
                 pool.mark_ready();
                 tracing::info!("the engine responds again");
             }
-            Verdict::Responsive => {}
-            Verdict::Unresponsive(cause) if pool.availability() == Availability::Available => {
+            EngineState::Responsive => {}
+            EngineState::Unresponsive(cause) if pool.availability() == Availability::Available => {
                 pool.set_availability(Availability::Unresponsive);
                 passed_at = None;
                 tracing::warn!(
@@ -152,8 +159,8 @@ async fn watch(engine: &mut Child, pid: u32, pool: &Arc<Pool>) -> std::io::Resul
                     "the engine does not respond: requests get 503 until it does"
                 );
             }
-            Verdict::Unresponsive(_) => {}
-            Verdict::Hung(cause) => return kill(engine, cause).await,
+            EngineState::Unresponsive(_) => {}
+            EngineState::Hung(cause) => return kill(engine, cause).await,
         }
     }
 }
@@ -168,9 +175,8 @@ async fn kill(engine: &mut Child, cause: Cause) -> std::io::Result<ExitStatus> {
 async fn wait_until_suspended(pid: u32) -> Cause {
     let mut watchdog = Watchdog::default();
     loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        if let Verdict::Hung(cause) = watchdog.observe(Observation { process: ProcessState::read(pid), decodes: None })
-        {
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
+        if let EngineState::Hung(cause) = watchdog.observe(Sample { process: ProcessState::read(pid), decodes: None }) {
             return cause;
         }
     }

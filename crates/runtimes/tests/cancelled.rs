@@ -39,9 +39,9 @@ async fn complete(client: &PoolClient, number: usize) -> Result<String, Inferenc
     client.complete(&request(number), attribution).await.map(|completion| completion.text)
 }
 
-/// Polls a request until it was pending `pending` times, or for at most `patience`, and drops it. Returns whether it
+/// Polls a request until it was pending `pending` times, or for at most `timeout`, and drops it. Returns whether it
 /// ended before.
-async fn leave_after(client: &PoolClient, number: usize, pending: usize, patience: Duration) -> bool {
+async fn leave_after(client: &PoolClient, number: usize, pending: usize, timeout: Duration) -> bool {
     let mut request = pin!(complete(client, number));
     let mut seen = 0;
     let until = poll_fn(|context| match request.as_mut().poll(context) {
@@ -52,7 +52,7 @@ async fn leave_after(client: &PoolClient, number: usize, pending: usize, patienc
             Poll::Pending
         }
     });
-    tokio::time::timeout(patience, until).await.unwrap_or(false)
+    tokio::time::timeout(timeout, until).await.unwrap_or(false)
 }
 
 fn assert_nothing_in_flight(pool: &Pool, what: &str) {

@@ -30,7 +30,7 @@ pub const SECOND: Time = 1_000_000;
 const TIMEOUT: Time = 30 * SECOND;
 const CHECK_INTERVAL: Time = SECOND;
 /// How often a waiting request checks whether it should be moved.
-const LOOK_INTERVAL: Time = SECOND / 2;
+const MOVE_CHECK_INTERVAL: Time = SECOND / 2;
 /// The fraction of a run that is not measured, because caches must fill first.
 const WARM_UP_FRACTION: f64 = 0.2;
 
@@ -61,7 +61,7 @@ pub enum Condition {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival,
-    Look(usize, u64),
+    MoveCheck(usize, u64),
     Finished(usize, u64),
     TimedOut(usize, u64),
     Check,
@@ -166,8 +166,8 @@ impl Simulation {
             Event::Arrival => self.arrive(),
             Event::Finished(id, attempt) if self.is_current(id, attempt) => self.finish(id),
             Event::TimedOut(id, attempt) if self.is_current(id, attempt) => self.time_out(id),
-            Event::Look(id, attempt) if self.is_current(id, attempt) => self.look(id),
-            Event::Finished(..) | Event::TimedOut(..) | Event::Look(..) => {}
+            Event::MoveCheck(id, attempt) if self.is_current(id, attempt) => self.check_move(id),
+            Event::Finished(..) | Event::TimedOut(..) | Event::MoveCheck(..) => {}
             Event::Check => self.check(),
             Event::Health(member, health) => self.change(member, health),
         }
@@ -214,7 +214,7 @@ impl Simulation {
         request.attempt = self.attempts;
         let (attempt, deadline) = (request.attempt, request.arrived + TIMEOUT);
         if self.may_move(id) {
-            self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+            self.at(self.now + MOVE_CHECK_INTERVAL, Event::MoveCheck(id, attempt));
         }
         let Some(request) = &mut self.requests[id] else { return };
         match self.fleet.health(member) {
@@ -238,13 +238,13 @@ impl Simulation {
     }
 
     /// Moves a request if its gateway decides to.
-    fn look(&mut self, id: usize) {
+    fn check_move(&mut self, id: usize) {
         let Some(request) = &self.requests[id] else { return };
         let Some(ticket) = &request.ticket else { return };
         let (from, attempt, affinity) = (request.member, request.attempt, request.prompt.affinity());
         let moved = self.gateways[request.gateway].move_elsewhere(ticket, affinity, MAX_TOKENS, self.now);
         let Some((member, ticket, reason)) = moved else {
-            return self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+            return self.at(self.now + MOVE_CHECK_INTERVAL, Event::MoveCheck(id, attempt));
         };
         self.release(id, Observation::moved(reason));
         self.fleet.drop_one(from);
@@ -321,7 +321,7 @@ impl Simulation {
                     let (deadline, attempt) = (request.arrived + TIMEOUT, request.attempt);
                     self.at(deadline, Event::TimedOut(id, attempt));
                     if self.may_move(id) {
-                        self.at(self.now + LOOK_INTERVAL, Event::Look(id, attempt));
+                        self.at(self.now + MOVE_CHECK_INTERVAL, Event::MoveCheck(id, attempt));
                     }
                 }
                 Health::Well | Health::Slow => {}

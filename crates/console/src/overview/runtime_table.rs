@@ -50,7 +50,7 @@ fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
             td.right data-label="In flight" { (format::number(member.in_flight as u64)) }
             td.right data-label="Completed" { (format::number(member.completed)) }
             td.right data-label="Failed" { (format::number(member.failures.total())) }
-            td.right data-label="At capacity" { (format::number(member.failures.no_room)) }
+            td.right data-label="At capacity" { (format::number(member.failures.at_capacity())) }
             td.right data-label="Retried elsewhere" { (format::number(member.retried + member.moved)) }
             td.right data-label="Latency" { (time(member.latency)) }
             td.right data-label="Per token" { (time(member.latency_per_token)) }
@@ -91,7 +91,7 @@ mod tests {
             model: Some("llama".into()),
             device: None,
             completed: 1234,
-            failures: runtimes::FailureCounts { status: 2, timed_out: 1, no_room: 77, ..Default::default() },
+            failures: runtimes::FailureCounts([0, 0, 2, 0, 1, 77, 0]),
             retried: 5,
             moved: 0,
             unexpected: 0,

@@ -11,7 +11,7 @@ use crate::affinity::Affinity;
 /// With at least this number of requests, a member counts as silent after the time that a few of them take, because not
 /// all of them are long.
 const MANY_REQUESTS: usize = 4;
-/// If the member responds to other requests, a request is moved only after this multiple of its patience.
+/// If the member responds to other requests, a request is moved only after this multiple of its tolerated wait.
 const OVERDUE_FACTOR: f64 = 2.0;
 /// Uncertain moves are limited to this fraction of completions, after a few that are free.
 const MOVES_PER_COMPLETION: f64 = 0.05;
@@ -115,14 +115,14 @@ impl Balance {
             return Some((MoveReason::Unhealthy, true));
         }
         let (median, waited) = (self.last_median?, lease.waited(now) as f64);
-        let patience = median.patience(request.max_tokens);
+        let wait = median.tolerated_wait(request.max_tokens);
         let tolerated =
-            if member.in_flight + member.given_up >= MANY_REQUESTS { median.min_patience() } else { patience };
+            if member.in_flight + member.given_up >= MANY_REQUESTS { median.min_tolerated_wait() } else { wait };
         let is_silent = |member: &MemberState| member.silence(now) as f64 >= tolerated;
         if waited < tolerated {
             return None;
         } else if !is_silent(member) {
-            return (waited >= OVERDUE_FACTOR * patience).then_some((MoveReason::Overdue, false));
+            return (waited >= OVERDUE_FACTOR * wait).then_some((MoveReason::Overdue, false));
         }
         let peers = self.members.iter().enumerate().filter(|(slot, _)| *slot != lease.member);
         let peers = peers.map(|(_, peer)| peer).filter(|peer| peer.slot == SlotState::Active);
