@@ -1,7 +1,7 @@
 //! A client of one OpenID Connect provider: the code flow with PKCE, sign-out, and back-channel logout.
 //!
 //! It verifies tokens: signature, issuer, audience, expiry, nonce. It does not know what claims mean for accounts and roles.
-//! The caller keeps the secrets of an attempt, so nothing is stored between its two requests.
+//! The caller keeps the secrets of a sign-in, so nothing is stored between its two requests.
 
 mod client;
 mod discovery;
@@ -39,8 +39,8 @@ pub struct ProviderSettings {
     pub redirect_url: Url,
 }
 
-/// The secrets of one attempt to sign in. Each is unguessable and used once.
-pub struct AttemptSecrets {
+/// The secrets of one sign-in. Each is unguessable and used once.
+pub struct SignInSecrets {
     pub state: String,
     pub nonce: String,
     /// At least 43 characters, as PKCE requires.
@@ -91,10 +91,10 @@ impl Provider {
     }
 
     /// The URL for signing in. With `again`, the provider must authenticate the person even if it has a session.
-    pub async fn authorization_url(&self, attempt: &AttemptSecrets, again: bool) -> Result<Url, OidcError> {
+    pub async fn authorization_url(&self, secrets: &SignInSecrets, again: bool) -> Result<Url, OidcError> {
         let client = self.client(&*self.discovery.metadata(&self.http).await?);
-        let (state, nonce) = (attempt.state.clone(), attempt.nonce.clone());
-        let challenge = PkceCodeChallenge::from_code_verifier_sha256(&attempt.verifier());
+        let (state, nonce) = (secrets.state.clone(), secrets.nonce.clone());
+        let challenge = PkceCodeChallenge::from_code_verifier_sha256(&secrets.verifier());
         let request = client
             .authorize_url(
                 CoreAuthenticationFlow::AuthorizationCode,
@@ -111,14 +111,14 @@ impl Provider {
     }
 
     /// Exchanges the code of the redirect for the person who has signed in.
-    pub async fn person(&self, code: &str, attempt: &AttemptSecrets) -> Result<Person, OidcError> {
+    pub async fn person(&self, code: &str, secrets: &SignInSecrets) -> Result<Person, OidcError> {
         let metadata = self.discovery.metadata(&self.http).await?;
         let client = self.client(&metadata);
         let exchange = client.exchange_code(AuthorizationCode::new(code.to_owned())).map_err(invalid)?;
-        let tokens = exchange.set_pkce_verifier(attempt.verifier()).request_async(&self.http).await;
+        let tokens = exchange.set_pkce_verifier(secrets.verifier()).request_async(&self.http).await;
         let tokens = tokens.map_err(token_error)?;
         let id_token = tokens.id_token().ok_or_else(|| OidcError::Invalid("it has no ID token".into()))?;
-        let nonce = Nonce::new(attempt.nonce.clone());
+        let nonce = Nonce::new(secrets.nonce.clone());
         // The provider may have changed its keys since they were read.
         let is_valid = id_token.claims(&client.id_token_verifier(), &nonce).is_ok();
         let client = match is_valid {
@@ -184,7 +184,7 @@ impl Provider {
     }
 }
 
-impl AttemptSecrets {
+impl SignInSecrets {
     fn verifier(&self) -> PkceCodeVerifier {
         PkceCodeVerifier::new(self.code_verifier.clone())
     }

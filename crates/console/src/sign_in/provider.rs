@@ -9,7 +9,7 @@ use std::sync::Arc;
 use chat::Timestamp;
 use http::StatusCode;
 use maud::html;
-use oidc::{AttemptSecrets, Person};
+use oidc::{Person, SignInSecrets};
 use store::{Email, PasswordTry, PersonName, ProvidedPerson, ProvidedSignInError, ProviderRefusal, StoreError, Token};
 use subtle::ConstantTimeEq;
 use url::Url;
@@ -49,8 +49,8 @@ impl<'a> ProviderSignIn<'a> {
         secret.derive(&format!("provider state {} {}", self.number, self.next))
     }
 
-    fn secrets(&self, secret: &Token) -> AttemptSecrets {
-        AttemptSecrets {
+    fn secrets(&self, secret: &Token) -> SignInSecrets {
+        SignInSecrets {
             state: format!("{}.{}.{}", self.number, self.signature(secret), self.next),
             nonce: secret.derive(&format!("provider nonce {}", self.number)),
             code_verifier: secret.derive(&format!("provider code {}", self.number)),
