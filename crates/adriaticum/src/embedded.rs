@@ -38,8 +38,7 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
     let socket = SocketFile::new(&settings.data_dir);
     let urls = vec![RuntimeUrl::own_engine(&socket.0)];
     let pool = Pool::new(PoolSettings { urls, key: None, timeout: settings.runtime.timeout, guard: false });
-    let (program, arguments) = engine_command(settings, &model, &socket.0);
-    let supervision = supervise(EngineCommand { program, arguments, model, stderr: log::child_stderr() }, pool.clone());
+    let supervision = supervise(engine_command(settings, &model, &socket), pool.clone());
     let supervisor = async move {
         let _socket = socket;
         supervision.await;
@@ -47,20 +46,27 @@ pub(crate) fn prepare(settings: &Settings) -> Option<(Arc<Pool>, impl Future<Out
     Some((pool, supervisor))
 }
 
-pub(crate) fn engine_command(settings: &Settings, model: &Path, socket: &Path) -> (PathBuf, Vec<OsString>) {
+/// The command of an engine at this socket, with the settings of this process.
+pub(crate) fn engine_command(settings: &Settings, model: &Path, socket: &SocketFile) -> EngineCommand {
     let mut arguments: Vec<OsString> = settings.engine_flags().map(OsString::from).collect();
-    let listen = Address::Unix(socket.to_owned()).to_string();
+    let listen = Address::Unix(socket.0.clone()).to_string();
     arguments.extend(["engine".into(), "--supervised".into(), "--listen".into(), listen.into()]);
     arguments.extend(["--model".into(), model.into()]);
-    (std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum")), arguments)
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adriaticum"));
+    EngineCommand { program, arguments, model: model.to_owned(), stderr: log::child_stderr() }
 }
 
 /// Why the engine cannot load its model: starts it once more, and reads its last error.
 pub(crate) async fn model_fault(settings: &Settings) -> Option<String> {
     let (model, socket) = (settings.model_file()?, SocketFile::new(&settings.data_dir));
-    let (program, arguments) = engine_command(settings, &model, &socket.0);
-    let mut engine = tokio::process::Command::new(program);
-    engine.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let command = engine_command(settings, &model, &socket);
+    let mut engine = tokio::process::Command::new(command.program);
+    engine
+        .args(command.arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     let mut engine = engine.spawn().ok()?;
     let _stdin = engine.stdin.take(); // the engine exits when this is closed
     let output = tokio::time::timeout(MODEL_FAULT_TIMEOUT, engine.wait_with_output()).await.ok()?.ok()?;
@@ -253,7 +259,10 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
 }
 
 /// Variables that libraries read at the start of the process, which is therefore restarted with them.
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT: [(&str, &str); 4] = [
+    // Our allocator reserves a GiB at a time. With this it makes pieces of it writable as they are needed, so that a limit
+    // of writable memory (`RLIMIT_DATA`) counts what is used.
+    ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
     // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are
     // scattered, and TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
@@ -265,10 +274,10 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 ];
 
 /// Executes this program again with `ENVIRONMENT`, unless it is set.
-fn restart_with_environment() {
+pub(crate) fn restart_with_environment() {
     let missing: Vec<_> = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     if let (false, Ok(program)) = (missing.is_empty(), std::env::current_exe()) {
-        // Returns only on failure; then the engine runs without the variables.
+        // Returns only on failure; then this process runs without the variables.
         let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec();
     }
 }

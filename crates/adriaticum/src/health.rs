@@ -5,13 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use reqwest::header::HOST;
+use reqwest::{Client, redirect};
 use serde::Deserialize;
 
 use crate::error::{CliError, root_cause};
-use crate::local_http;
 use crate::settings::Settings;
 
 const TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_BODY_BYTES: usize = 64 << 10;
+/// A host that is neither the API's nor the console's.
+const HOST_NAME: &str = "localhost.invalid";
 
 /// The body of `/readyz`.
 #[derive(Deserialize)]
@@ -51,6 +55,21 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 async fn get_readiness(address: SocketAddr) -> Result<Readiness, String> {
-    let body = local_http::get(address, "/readyz", TIMEOUT).await.map_err(|error| root_cause(&error))?;
+    let body = get(address, "/readyz").await.map_err(|error| root_cause(&error))?;
     serde_json::from_slice(&body).map_err(|_| "another program listens there".into())
+}
+
+/// The body, by plain HTTP without proxies and redirects. One longer than `MAX_BODY_BYTES` may be cut off after that.
+async fn get(address: SocketAddr, path: &str) -> reqwest::Result<Vec<u8>> {
+    // Without the system's root certificates, which a container may not have.
+    let client = Client::builder().no_proxy().tls_certs_only([]).redirect(redirect::Policy::none()).timeout(TIMEOUT);
+    let request = client.build()?.get(format!("http://{address}{path}")).header(HOST, HOST_NAME);
+    let mut response = request.send().await?;
+    let mut body = Vec::new();
+    while body.len() < MAX_BODY_BYTES
+        && let Some(chunk) = response.chunk().await?
+    {
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }

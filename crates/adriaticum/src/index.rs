@@ -15,7 +15,7 @@ use crate::cli::IndexCommand;
 use crate::embedder;
 use crate::error::CliError;
 use crate::output::{print_json, print_line, print_note};
-use crate::progress::{Progress, Unit};
+use crate::progress::{ProgressOutput, Unit};
 use crate::settings::Settings;
 use crate::storage::open_store;
 use crate::table::Table;
@@ -108,10 +108,10 @@ fn checked_prefix(prefix: String) -> Result<String, CliError> {
 
 fn add(indexer: &Indexer, folder: &Path, options: &AddOptions) -> Result<(), CliError> {
     let name = folder.display().to_string();
-    let mut bar: Option<Progress> = None;
+    let mut bar: Option<ProgressOutput> = None;
     let report = indexer.add(folder, options, &mut |progress| {
         let total = progress.total as u64;
-        bar.get_or_insert_with(|| Progress::new(&name, Unit::Files, total, 0)).set(progress.done as u64);
+        bar.get_or_insert_with(|| ProgressOutput::new(&name, Unit::Files, total, 0)).set(progress.done as u64);
     });
     drop(bar);
     let report = report.map_err(cli_error)?;

@@ -28,7 +28,7 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first part of our own lines' targets: our crates, and request lines.
-const OUR_TARGETS: [&str; 18] = [
+const OUR_TARGETS: [&str; 17] = [
     TARGET,
     "admission",
     "adriaticum",
@@ -43,7 +43,6 @@ const OUR_TARGETS: [&str; 18] = [
     "ops",
     "runtimes",
     "store",
-    "tls_roots",
     "transport",
     "unix_socket",
     "wire",
@@ -314,7 +313,7 @@ impl LogFormat {
                     push(line, &[" ", italic, name, end, dim, "=", end]);
                     match field {
                         Field::Text(text) => push(line, &[text]),
-                        Field::Number(number) => push(line, &[itoa::Buffer::new().format(number)]),
+                        Field::Number(number) => serde_json::to_writer(&mut *line, &number)?,
                     }
                 }
                 push(line, &["\n"]);
@@ -325,7 +324,7 @@ impl LogFormat {
                     push(line, &[r#",""#, name, r#"":"#]);
                     match field {
                         Field::Text(text) => serde_json::to_writer(&mut *line, text)?,
-                        Field::Number(number) => push(line, &[itoa::Buffer::new().format(number)]),
+                        Field::Number(number) => serde_json::to_writer(&mut *line, &number)?,
                     }
                 }
                 push(line, &[r#","target":""#, TARGET, "\"}\n"]);

@@ -6,7 +6,7 @@ use store::{CopiedTable, Database, PostgresSettings};
 
 use crate::cli::MigrateOptions;
 use crate::error::CliError;
-use crate::progress::{Progress, Unit};
+use crate::progress::{ProgressOutput, Unit};
 use crate::settings::Settings;
 use crate::table::Table;
 
@@ -24,10 +24,10 @@ pub(crate) async fn run(settings: &Settings, options: MigrateOptions) -> Result<
         return Err(CliError::new(format!("there is no database {from}: there is nothing to copy")));
     }
     let to = PostgresSettings { url: options.to, connections: 1, timeout: settings.database.timeout };
-    let mut shown: Option<(&str, Progress)> = None;
+    let mut shown: Option<(&str, ProgressOutput)> = None;
     let mut progress = |table, done, total| {
         if shown.as_ref().is_none_or(|(name, _)| *name != table) {
-            shown = Some((table, Progress::new(table, Unit::Rows, total, 0)));
+            shown = Some((table, ProgressOutput::new(table, Unit::Rows, total, 0)));
         }
         if let Some((_, progress)) = &mut shown {
             progress.set(done);

@@ -34,7 +34,7 @@ impl Unit {
 }
 
 /// The bar is cleared when this is dropped.
-pub(crate) struct Progress {
+pub(crate) struct ProgressOutput {
     what: String,
     unit: Unit,
     total: u64,
@@ -47,7 +47,7 @@ enum Output {
     Lines(u64),
 }
 
-impl Progress {
+impl ProgressOutput {
     /// `start` of `total` units are done already.
     pub(crate) fn new(what: &str, unit: Unit, total: u64, start: u64) -> Self {
         if start > 0 {

@@ -193,15 +193,15 @@ impl ChatTemplate {
 const TRIAL_MEMORY: u64 = 256 << 20;
 
 fn with_memory_bound<T>(work: impl FnOnce() -> T) -> T {
-    let before = getrlimit(Resource::As);
+    let before = getrlimit(Resource::Data);
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|pages| pages.split(' ').next()?.parse::<u64>().ok());
+    let pages = pages.and_then(|pages| pages.split(' ').nth(5)?.parse::<u64>().ok()); // heap and stacks
     let bound = pages.map(|pages| pages * rustix::param::page_size() as u64 + TRIAL_MEMORY);
     let bound = bound.filter(|bound| before.current.is_none_or(|current| *bound < current));
-    let is_bounded = bound.is_some() && setrlimit(Resource::As, Rlimit { current: bound, ..before }).is_ok();
+    let is_bounded = bound.is_some() && setrlimit(Resource::Data, Rlimit { current: bound, ..before }).is_ok();
     let result = work();
     if is_bounded {
-        let _ = setrlimit(Resource::As, before); // cannot fail: it is the former limit
+        let _ = setrlimit(Resource::Data, before); // cannot fail: it is the former limit
     }
     result
 }

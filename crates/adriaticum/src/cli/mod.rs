@@ -147,6 +147,9 @@ pub(crate) enum Command {
         /// Writes one page per command into this folder.
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
+        /// Prints all commands with their flags as Markdown instead.
+        #[arg(long, conflicts_with = "dir")]
+        markdown: bool,
     },
 }
 

@@ -5,16 +5,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
-use std::pin::Pin;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, Response, StatusCode};
 
 use super::model_dir::{self, ModelDir};
+use super::web::WebFile;
 use crate::error::{CliError, root_cause};
-use crate::progress::{Progress, Unit};
+use crate::progress::{ProgressOutput, Unit};
 
 #[derive(Clone, Copy)]
 pub(super) struct RetryPolicy {
@@ -47,33 +45,35 @@ impl RetryPolicy {
     }
 }
 
-/// A file that can be read from any offset.
-pub(super) trait RemoteFile {
-    /// For messages.
-    fn name(&self) -> String;
-
-    /// Starts at that offset, or at 0 if the server does not support ranges.
-    async fn open(&self, offset: u64) -> Result<RemoteStream, RemoteError>;
-}
-
-pub(super) struct RemoteStream {
-    /// Of the first byte of `chunks`.
+/// A file from some offset on.
+pub(super) struct Tail {
     pub(super) offset: u64,
     /// The size of the whole file, if known.
     pub(super) total: Option<u64>,
-    pub(super) chunks: Pin<Box<dyn Stream<Item = Result<Bytes, RemoteError>> + Send>>,
+    /// `None` if nothing is left.
+    pub(super) response: Option<Response>,
 }
 
-pub(super) enum RemoteError {
+pub(super) enum DownloadError {
     /// A retry may succeed.
     Transient(String),
     /// A retry would fail the same way.
     Permanent(String),
     /// The partial file cannot be resumed.
     Stale,
+    /// The file cannot be written.
+    Io(io::Error),
+    /// There is too little disk space.
+    Refused(CliError),
 }
 
-impl From<reqwest::Error> for RemoteError {
+impl From<io::Error> for DownloadError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<reqwest::Error> for DownloadError {
     fn from(error: reqwest::Error) -> Self {
         Self::Transient(if error.is_timeout() { "no response in time".into() } else { root_cause(&error) })
     }
@@ -86,13 +86,13 @@ pub(super) fn is_transient(status: StatusCode) -> bool {
 
 /// Downloads to `part`, or resumes it. `extra_bytes` of disk space will be needed beside it.
 pub(super) async fn download(
-    source: &impl RemoteFile,
+    source: &WebFile,
     model_dir: &ModelDir,
     part: &Path,
     extra_bytes: u64,
     retry: RetryPolicy,
 ) -> Result<(), CliError> {
-    let name = source.name();
+    let name = source.name.clone();
     let opened = OpenOptions::new().create(true).append(true).open(part);
     let file = opened.map_err(|error| model_dir::write_error(part, &error))?;
     let mut transfer = Transfer { file, name: &name, extra_bytes, model_dir, progress: None };
@@ -100,45 +100,21 @@ pub(super) async fn download(
     result.map_err(|error| {
         let length = transfer.length().unwrap_or(0);
         // An empty part is useless, and a full disk needs the space.
-        if length == 0 || matches!(&error, TransferError::Io(error) if model_dir::is_disk_full(error)) {
+        if length == 0 || matches!(&error, DownloadError::Io(error) if model_dir::is_disk_full(error)) {
             let _ = std::fs::remove_file(part);
         }
-        match error {
-            TransferError::Remote(error) => download_error(&name, error, length),
-            TransferError::Io(error) => model_dir::write_error(part, &error),
-            TransferError::Refused(error) => error,
-        }
+        let reason = match error {
+            DownloadError::Transient(reason) | DownloadError::Permanent(reason) => reason,
+            DownloadError::Stale => "the server cannot resume the download".into(),
+            DownloadError::Io(error) => return model_dir::write_error(part, &error),
+            DownloadError::Refused(error) => return error,
+        };
+        let again = if length > 0 { " to resume" } else { "" };
+        CliError::new(format!(
+            "{name} could not be downloaded: {reason}. Check the network and run the command again{again}, or use a \
+             GGUF file of your own: adriaticum model fetch --from PATH."
+        ))
     })
-}
-
-fn download_error(name: &str, error: RemoteError, length: u64) -> CliError {
-    let reason = match error {
-        RemoteError::Transient(reason) | RemoteError::Permanent(reason) => reason,
-        RemoteError::Stale => "the server cannot resume the download".into(),
-    };
-    let again = if length > 0 { " to resume" } else { "" };
-    CliError::new(format!(
-        "{name} could not be downloaded: {reason}. Check the network and run the command again{again}, or use a GGUF \
-         file of your own: adriaticum model fetch --from PATH."
-    ))
-}
-
-enum TransferError {
-    Remote(RemoteError),
-    Io(io::Error),
-    Refused(CliError),
-}
-
-impl From<RemoteError> for TransferError {
-    fn from(error: RemoteError) -> Self {
-        Self::Remote(error)
-    }
-}
-
-impl From<io::Error> for TransferError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 struct Transfer<'a> {
@@ -146,7 +122,7 @@ struct Transfer<'a> {
     name: &'a str,
     extra_bytes: u64,
     model_dir: &'a ModelDir,
-    progress: Option<Progress>,
+    progress: Option<ProgressOutput>,
 }
 
 impl Transfer<'_> {
@@ -154,16 +130,14 @@ impl Transfer<'_> {
         Ok(self.file.metadata()?.len())
     }
 
-    async fn run_with_retries(&mut self, source: &impl RemoteFile, retry: RetryPolicy) -> Result<(), TransferError> {
+    async fn run_with_retries(&mut self, source: &WebFile, retry: RetryPolicy) -> Result<(), DownloadError> {
         let (mut longest, mut failures) = (self.length()?, 0);
         loop {
             let Err(error) = self.attempt(source).await else { return Ok(()) };
             match &error {
-                TransferError::Remote(RemoteError::Transient(_)) => {}
-                TransferError::Remote(RemoteError::Stale) => self.file.set_len(0)?,
-                TransferError::Remote(RemoteError::Permanent(_)) | TransferError::Io(_) | TransferError::Refused(_) => {
-                    return Err(error);
-                }
+                DownloadError::Transient(_) => {}
+                DownloadError::Stale => self.file.set_len(0)?,
+                DownloadError::Permanent(_) | DownloadError::Io(_) | DownloadError::Refused(_) => return Err(error),
             }
             let length = self.length()?;
             if length > longest {
@@ -176,31 +150,30 @@ impl Transfer<'_> {
     }
 
     /// Continues where the last attempt ended.
-    async fn attempt(&mut self, source: &impl RemoteFile) -> Result<(), TransferError> {
-        let mut stream = source.open(self.length()?).await?;
-        self.file.set_len(stream.offset)?;
-        let mut length = stream.offset;
-        if let Some(total) = stream.total {
+    async fn attempt(&mut self, source: &WebFile) -> Result<(), DownloadError> {
+        let mut tail = source.open(self.length()?).await?;
+        self.file.set_len(tail.offset)?;
+        let mut length = tail.offset;
+        if let Some(total) = tail.total {
             self.model_dir
                 .require_free_space(total.saturating_sub(length).saturating_add(self.extra_bytes))
-                .map_err(TransferError::Refused)?;
-            self.progress.get_or_insert_with(|| Progress::new(self.name, Unit::Bytes, total, length));
+                .map_err(DownloadError::Refused)?;
+            self.progress.get_or_insert_with(|| ProgressOutput::new(self.name, Unit::Bytes, total, length));
         }
-        while let Some(chunk) = stream.chunks.next().await {
-            let chunk = chunk?;
+        while let Some(response) = &mut tail.response
+            && let Some(chunk) = response.chunk().await?
+        {
             self.file.write_all(&chunk)?;
             length += chunk.len() as u64;
             if let Some(progress) = &mut self.progress {
                 progress.set(length);
             }
-            if stream.total.is_some_and(|total| length > total) {
-                return Err(RemoteError::Stale.into());
+            if tail.total.is_some_and(|total| length > total) {
+                return Err(DownloadError::Stale);
             }
         }
-        match stream.total {
-            Some(total) if length < total => {
-                Err(RemoteError::Transient("the connection was closed early".into()).into())
-            }
+        match tail.total {
+            Some(total) if length < total => Err(DownloadError::Transient("the connection was closed early".into())),
             _ => Ok(()),
         }
     }

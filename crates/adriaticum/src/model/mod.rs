@@ -28,7 +28,7 @@ use self::model_dir::ModelDir;
 use crate::cli::ModelCommand;
 use crate::error::CliError;
 use crate::output::print_note;
-use crate::progress::{Progress, Unit};
+use crate::progress::{ProgressOutput, Unit};
 use crate::settings::Settings;
 
 /// The number of bytes that are copied between two updates of the progress bar.
@@ -115,7 +115,7 @@ fn copy(path: &Path, folder: &Path) -> Result<Summary, CliError> {
         |error: io::Error| CliError::new(format!("{source_name} cannot be read: {error}. Make it readable."));
     let source = File::open(path).map_err(unreadable)?;
     let mut candidate = model_dir.create_candidate()?;
-    let mut progress = Progress::new("copying", Unit::Bytes, summary.bytes, 0);
+    let mut progress = ProgressOutput::new("copying", Unit::Bytes, summary.bytes, 0);
     let mut copied = 0;
     loop {
         let copy = io::copy(&mut (&source).take(COPY_CHUNK_BYTES), &mut candidate.file);

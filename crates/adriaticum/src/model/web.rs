@@ -1,14 +1,10 @@
-//! Downloads over HTTP: a `RemoteFile` of one file, and a model by its URL.
+//! Files on web servers, which can be read from any offset; and a model by its URL.
 
-use std::pin::Pin;
-
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
 use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, RANGE};
 use reqwest::{Client, Response, StatusCode, Url};
 use sha2::{Digest, Sha256};
 
-use super::download::{RemoteError, RemoteFile, RemoteStream, RetryPolicy, download, is_transient};
+use super::download::{DownloadError, RetryPolicy, Tail, download, is_transient};
 use super::gguf::Summary;
 use super::model_dir::ModelDir;
 use crate::error::CliError;
@@ -23,12 +19,9 @@ pub(super) struct WebFile {
     pub(super) access_hint: &'static str,
 }
 
-impl RemoteFile for WebFile {
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    async fn open(&self, offset: u64) -> Result<RemoteStream, RemoteError> {
+impl WebFile {
+    /// Starts at that offset, or at 0 if the server does not support ranges.
+    pub(super) async fn open(&self, offset: u64) -> Result<Tail, DownloadError> {
         // Ranges and sizes count bytes of the file itself, so it must not be compressed on the way.
         let mut request = self.client.get(self.url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(token) = &self.token {
@@ -39,24 +32,19 @@ impl RemoteFile for WebFile {
         }
         let response = request.send().await?;
         let (first, total) = content_range(&response);
-        let offset = match response.status() {
-            StatusCode::OK => {
-                return Ok(RemoteStream { offset: 0, total: response.content_length(), chunks: chunks(response) });
+        match response.status() {
+            StatusCode::OK => Ok(Tail { offset: 0, total: response.content_length(), response: Some(response) }),
+            StatusCode::PARTIAL_CONTENT if first == Some(offset) => {
+                Ok(Tail { offset, total, response: Some(response) })
             }
-            StatusCode::PARTIAL_CONTENT if first == Some(offset) => offset,
-            StatusCode::RANGE_NOT_SATISFIABLE if total == Some(offset) => {
-                return Ok(RemoteStream { offset, total, chunks: futures_util::stream::empty().boxed() });
-            }
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => return Err(RemoteError::Stale),
-            status if is_transient(status) => {
-                return Err(RemoteError::Transient(format!("the server answers {status}")));
-            }
+            StatusCode::RANGE_NOT_SATISFIABLE if total == Some(offset) => Ok(Tail { offset, total, response: None }),
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => Err(DownloadError::Stale),
+            status if is_transient(status) => Err(DownloadError::Transient(format!("the server answers {status}"))),
             status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                return Err(RemoteError::Permanent(format!("the server answers {status}{}", self.access_hint)));
+                Err(DownloadError::Permanent(format!("the server answers {status}{}", self.access_hint)))
             }
-            status => return Err(RemoteError::Permanent(format!("the server answers {status}"))),
-        };
-        Ok(RemoteStream { offset, total, chunks: chunks(response) })
+            status => Err(DownloadError::Permanent(format!("the server answers {status}"))),
+        }
     }
 }
 
@@ -72,10 +60,6 @@ pub(super) async fn fetch(mut url: Url, model_dir: &ModelDir, retry: RetryPolicy
     let candidate = model_dir.open_candidate(part)?;
     candidate.require_sha256(&name, expected.as_deref())?;
     candidate.install()
-}
-
-fn chunks(response: Response) -> Pin<Box<dyn Stream<Item = Result<Bytes, RemoteError>> + Send>> {
-    response.bytes_stream().map(|chunk| chunk.map_err(RemoteError::from)).boxed()
 }
 
 /// The first byte and the total size of `bytes 100-199/200` or `bytes */200`.

@@ -483,7 +483,7 @@ fn a_process_that_reads_documents_cannot_raise_its_limits() {
             let values: Vec<&str> = line.split_whitespace().collect();
             values[0] == values[1] && values[0] != "unlimited"
         };
-        ["Max address space", "Max cpu time", "Max core file size"].into_iter().all(is_hard).then_some(())
+        ["Max data size", "Max cpu time", "Max core file size"].into_iter().all(is_hard).then_some(())
     });
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());

@@ -38,9 +38,12 @@ pub(super) fn connector(url: &PostgresUrl) -> Result<MakeRustlsConnect, StoreErr
 
 /// The certificates of a file, or those that the system trusts.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, StoreError> {
-    let Some(path) = file else { return Ok(tls_roots::load()) };
-    let unreadable = |error: &dyn std::fmt::Display| StoreError::Certificates(format!("{}: {error}", path.display()));
     let mut roots = RootCertStore::empty();
+    let Some(path) = file else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    let unreadable = |error: &dyn std::fmt::Display| StoreError::Certificates(format!("{}: {error}", path.display()));
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unreadable(&error))? {
         roots.add(certificate.map_err(|error| unreadable(&error))?).map_err(|error| unreadable(&error))?;
     }

@@ -43,8 +43,8 @@ impl ChildProgram {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).env_clear();
         command.envs(std::env::var_os("LD_LIBRARY_PATH").map(|folders| ("LD_LIBRARY_PATH", folders)));
-        // More threads and their heaps would take address space.
-        command.envs([("RAYON_NUM_THREADS", "1"), ("MALLOC_ARENA_MAX", "1")]);
+        // More threads would need more memory.
+        command.env("RAYON_NUM_THREADS", "1");
         // Not a pipe: writes to an unread pipe would block.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;

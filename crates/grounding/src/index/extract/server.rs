@@ -9,12 +9,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::message::{read_file, write_outcome};
 use super::{EXTRACT_TIMEOUT, STACK_BYTES, read_caught};
 
-/// Address space. The program and the stack take about a third of it.
-const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
+/// Heap and stacks. Address space is not limited, because the allocator reserves a GiB of it at a time.
+const MAX_MEMORY_BYTES: u64 = 768 << 20;
 
 /// Reads documents until the input ends. A document that exceeds a limit ends the process.
 pub fn serve() -> io::Result<()> {
-    limit(Resource::As, MAX_MEMORY_BYTES)?;
+    limit(Resource::Data, MAX_MEMORY_BYTES)?;
     // The parent has a timeout, and replaces a process that has been busy that long. This limit holds without the parent.
     limit(Resource::Cpu, 2 * EXTRACT_TIMEOUT.as_secs())?;
     limit(Resource::Core, 0)?;
