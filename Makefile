@@ -75,11 +75,12 @@ lint: prepare
 	python3 -m py_compile bench/*.py
 	tools/deny
 
-# Rewrites the pages that are made from the program: the API's description, settings, metrics.
+# Rewrites the pages that are made from the program: the API's description, settings, commands, metrics.
 docs: prepare build
 	REWRITE_OPENAPI=1 $(CARGO) test --profile quick --locked -p adriaticum --test openapi description_is_public
 	REWRITE_DOCS=1 $(CARGO) test --profile quick --locked -p adriaticum --test deploy the_page_of_metrics
 	$(TARGET)/quick/adriaticum config --markdown > docs/configuration.md
+	$(TARGET)/quick/adriaticum man --markdown > docs/commands.md
 
 # Trains the scorer on the labelled rows of crates/grounding/data. See docs/grounding.md for the steps around it.
 scorer:

@@ -9,10 +9,9 @@ use store::{
 
 use crate::cli::AccountsCommand;
 use crate::error::CliError;
-use crate::output::{print_json, print_line, print_note};
+use crate::output::{print_line, print_list, print_note};
 use crate::settings::Settings;
 use crate::storage::open_store;
-use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -22,7 +21,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         AccountsCommand::List { json } => list(&store.accounts(admin).await?, json),
         AccountsCommand::Invite { note, role, expires } => {
             let token = store.invite(admin, role, &note, expires).await;
-            show_link(settings, &token.map_err(|error| CliError::new(error.to_string()))?)
+            show_link(settings, &token.map_err(CliError::from_error)?)
         }
         AccountsCommand::SetUp => match store.create_setup_link().await? {
             Some(token) => show_link(settings, &token),
@@ -44,7 +43,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         }
         AccountsCommand::Set { email, name, new_email } => {
             let account = find_account(&store, admin, &email).await?;
-            let stored_name = || PersonName::parse(&account.name).map_err(|error| CliError::new(error.to_string()));
+            let stored_name = || PersonName::parse(&account.name).map_err(CliError::from_error);
             let name = name.map_or_else(stored_name, Ok)?;
             let new_email = new_email.unwrap_or_else(|| account.email.clone());
             let changed = store.set_profile(admin, account.id, &name, &new_email).await;
@@ -74,7 +73,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
                 None => None,
             };
             let removed = store.disconnect_identities(admin, account).await;
-            let removed = removed.map_err(|error| CliError::new(error.to_string()))?;
+            let removed = removed.map_err(CliError::from_error)?;
             print_line(&format!("Removed: {}.", format::count(removed, "connection")))
         }
         AccountsCommand::Deleted { json } => list_deleted(&store.deleted_people(admin).await?, json),
@@ -91,7 +90,7 @@ pub(crate) async fn run(settings: &Settings, command: AccountsCommand) -> Result
         }
         AccountsCommand::RequireSecondFactor { required } => {
             let changed = store.require_second_factor(admin, required).await;
-            changed.map_err(|error| CliError::new(error.to_string()))?;
+            changed.map_err(CliError::from_error)?;
             print_line(if required { "A second factor is required." } else { "Second factors are optional." })
         }
         AccountsCommand::Enable { email } => set_access(&store, admin, &email, Access::Enabled).await,
@@ -130,7 +129,7 @@ fn note_withdrawn(links: usize) {
 async fn withdraw(store: &Store, admin: Admin<'_>, id: &str) -> Result<(), CliError> {
     let id: Option<LinkId> = id.parse().ok();
     let withdrawn = match id {
-        Some(id) => store.revoke_link(admin, id).await.map_err(|error| CliError::new(error.to_string()))?,
+        Some(id) => store.revoke_link(admin, id).await.map_err(CliError::from_error)?,
         None => false,
     };
     match withdrawn {
@@ -140,48 +139,23 @@ async fn withdraw(store: &Store, admin: Admin<'_>, id: &str) -> Result<(), CliEr
 }
 
 fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
-    if json {
-        let rows: Vec<_> = links.iter().map(JsonLink::from).collect();
-        return print_json(&rows);
-    }
-    if links.is_empty() {
-        return print_line("There are no pending links.");
-    }
-    let mut table = Table::new(&["ID", "FOR", "PURPOSE", "CREATED BY", "EXPIRES"]);
-    for link in links {
-        table.row([
-            link.id.to_string(),
-            link.note.clone(),
-            match &link.purpose {
-                LinkPurpose::SetUp => "set up".into(),
-                LinkPurpose::Join(role) => format!("invitation as {role}"),
-                LinkPurpose::Reset(_) => "password reset".into(),
-            },
-            link.made_by.clone(),
-            rfc3339_seconds(link.expires_at),
-        ]);
-    }
-    print_line(table.to_string().trim_end())
+    let headings = ["ID", "FOR", "PURPOSE", "CREATED BY", "EXPIRES"];
+    print_list(links, json.then_some(JsonLink::from), "There are no pending links.", headings, |link| {
+        let purpose = match &link.purpose {
+            LinkPurpose::SetUp => "set up".into(),
+            LinkPurpose::Join(role) => format!("invitation as {role}"),
+            LinkPurpose::Reset(_) => "password reset".into(),
+        };
+        [link.id.to_string(), link.note.clone(), purpose, link.made_by.clone(), rfc3339_seconds(link.expires_at)]
+    })
 }
 
 fn list_deleted(people: &[DeletedPerson], json: bool) -> Result<(), CliError> {
-    if json {
-        let row = |person: &DeletedPerson| {
-            serde_json::json!({
-                "email": person.email.as_str(),
-                "deleted_at": rfc3339_seconds(person.deleted_at),
-            })
-        };
-        return print_json(&people.iter().map(row).collect::<Vec<_>>());
-    }
-    if people.is_empty() {
-        return print_line("No deleted person is barred from signing in.");
-    }
-    let mut table = Table::new(&["E-MAIL", "DELETED"]);
-    for person in people {
-        table.row([person.email.to_string(), rfc3339_seconds(person.deleted_at)]);
-    }
-    print_line(table.to_string().trim_end())
+    let as_json = |person: &DeletedPerson| serde_json::json!({ "email": person.email.as_str(), "deleted_at": rfc3339_seconds(person.deleted_at) });
+    let empty = "No deleted person is barred from signing in.";
+    print_list(people, json.then_some(as_json), empty, ["E-MAIL", "DELETED"], |person| {
+        [person.email.to_string(), rfc3339_seconds(person.deleted_at)]
+    })
 }
 
 pub(crate) async fn find_account(store: &Store, admin: Admin<'_>, email: &Email) -> Result<Account, CliError> {
@@ -190,25 +164,18 @@ pub(crate) async fn find_account(store: &Store, admin: Admin<'_>, email: &Email)
 }
 
 fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
-    if json {
-        let rows: Vec<_> = accounts.iter().map(JsonAccount::from).collect();
-        return print_json(&rows);
-    }
-    if accounts.is_empty() {
-        return print_line("There are no accounts yet. `serve` prints a link for the first one when it starts.");
-    }
-    let mut table = Table::new(&["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"]);
-    for account in accounts {
-        table.row([
+    let empty = "There are no accounts yet. `serve` prints a link for the first one when it starts.";
+    let headings = ["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"];
+    print_list(accounts, json.then_some(JsonAccount::from), empty, headings, |account| {
+        [
             account.email.to_string(),
             account.name.clone(),
             account.role.to_string(),
             if account.disabled_at.is_some() { "disabled" } else { "active" }.into(),
             rfc3339_seconds(account.created_at),
             account.signed_in_at.map_or_else(|| "never".into(), rfc3339_seconds),
-        ]);
-    }
-    print_line(table.to_string().trim_end())
+        ]
+    })
 }
 
 fn cli_error(error: &AccountError, email: &Email) -> CliError {

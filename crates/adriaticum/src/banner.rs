@@ -67,7 +67,7 @@ impl Banner {
                     project: None,
                 };
                 let key = store.create_key(&Viewer::operator(), new, settings.console.keys_per_person).await;
-                FirstKey::Created(key.map_err(|error| CliError::new(error.to_string()))?)
+                FirstKey::Created(key.map_err(CliError::from_error)?)
             }
             0 => FirstKey::Missing,
             _ => FirstKey::Exists,

@@ -13,6 +13,11 @@ impl CliError {
         Self(sentence.into())
     }
 
+    /// An error of a library, whose text is the sentence.
+    pub(crate) fn from_error(error: impl fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+
     /// One error with the sentences of all, if there are any.
     pub(crate) fn from_all(errors: impl IntoIterator<Item = Self>) -> Result<(), Self> {
         let sentences: Vec<_> = errors.into_iter().map(|error| error.0).collect();

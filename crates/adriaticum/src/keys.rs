@@ -10,10 +10,9 @@ use store::{KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 use crate::accounts::find_account;
 use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
 use crate::error::CliError;
-use crate::output::{print_json, print_line, print_note};
+use crate::output::{print_line, print_list, print_note};
 use crate::settings::Settings;
 use crate::storage::open_store;
-use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -24,12 +23,12 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             let expires_at = expires.map(|lifetime| store.now() + lifetime);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
             let key = store.create_key(&operator, new, settings.console.keys_per_person).await;
-            let key = key.map_err(|error| CliError::new(error.to_string()))?;
+            let key = key.map_err(CliError::from_error)?;
             // Before the key is printed.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
                 let set = store.set_limit(admin, limit).await;
-                set.map_err(|error| CliError::new(error.to_string()))?;
+                set.map_err(CliError::from_error)?;
             }
             print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
@@ -71,7 +70,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
             let changes: Vec<_> = changes.into_iter().flatten().collect();
             let is_changed = store.change_key(&operator, id, &changes).await;
-            if !is_changed.map_err(|error| CliError::new(error.to_string()))? {
+            if !is_changed.map_err(CliError::from_error)? {
                 return Err(no_such_key(id));
             }
             print_line(&format!("Changed {id}. This applies from the next request on."))
@@ -91,17 +90,11 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let keys = store.list_keys(&Viewer::operator()).await?;
-    if json {
-        let rows: Vec<_> = keys.iter().map(JsonKey::from).collect();
-        return print_json(&rows);
-    }
-    if keys.is_empty() {
-        return print_line("There are no keys yet. Create one with: adriaticum keys create NAME");
-    }
-    let mut table = Table::new(&["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"]);
+    let empty = "There are no keys yet. Create one with: adriaticum keys create NAME";
+    let headings = ["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"];
     let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);
-    for key in &keys {
-        table.row([
+    print_list(&keys, json.then_some(JsonKey::from), empty, headings, |key| {
+        [
             key.id.to_string(),
             key.name.clone(),
             key.project.as_ref().map_or_else(|| "–".into(), Project::to_string),
@@ -110,9 +103,8 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
             rfc3339_seconds(key.created_at),
             time(key.last_used_at),
             time(key.expires_at),
-        ]);
-    }
-    print_line(table.to_string().trim_end())
+        ]
+    })
 }
 
 fn no_such_key(id: KeyId) -> CliError {

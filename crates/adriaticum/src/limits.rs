@@ -2,15 +2,14 @@
 
 use format::{number, number_or_dash, rfc3339_seconds};
 use serde::Serialize;
-use store::{AccountError, Admin, BudgetUse, Limit, LimitUse, Scope, Store, Viewer};
+use store::{Admin, BudgetUse, Limit, LimitUse, Scope, Store, Viewer};
 
 use crate::accounts::find_account;
 use crate::cli::{LimitScope, LimitsCommand};
 use crate::error::CliError;
-use crate::output::{print_json, print_line};
+use crate::output::{print_line, print_list};
 use crate::settings::Settings;
 use crate::storage::open_store;
-use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -20,7 +19,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::List { json } => list(&store, admin, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
-            match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(cli_error)? {
+            match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(CliError::from_error)? {
                 true if amount == 0 => print_line("Limited to 0: every request is refused, from the next one on."),
                 true => print_line(&format!(
                     "Limited to {}. This applies from the next request on.",
@@ -31,16 +30,12 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         }
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
-            match store.remove_limit(admin, scope, kind).await.map_err(cli_error)? {
+            match store.remove_limit(admin, scope, kind).await.map_err(CliError::from_error)? {
                 true => print_line(&format!("The limit of {} is removed.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }
         }
     }
-}
-
-fn cli_error(error: AccountError) -> CliError {
-    CliError::new(error.to_string())
 }
 
 async fn find(store: &Store, admin: Admin<'_>, of: &LimitScope) -> Result<Scope, CliError> {
@@ -84,21 +79,14 @@ async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError
 }
 
 async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliError> {
-    let rows = rows(store, admin).await?;
-    if json {
-        let rows: Vec<_> = rows.iter().map(JsonLimit::from).collect();
-        return print_json(&rows);
-    }
-    if rows.is_empty() {
-        return print_line(
-            "There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000",
-        );
-    }
-    let mut table = Table::new(&["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"]);
+    let empty =
+        "There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000";
+    let headings = ["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"];
     let dash = || "–".to_owned();
-    for LimitRow { limit, budget, of, whose } in &rows {
+    print_list(&rows(store, admin).await?, json.then_some(JsonLimit::from), empty, headings, |row| {
+        let LimitRow { limit, budget, of, whose } = row;
         let figure = |get: fn(&BudgetUse) -> Option<u64>| number_or_dash(budget.as_ref().and_then(get));
-        table.row([
+        [
             (*of).to_owned(),
             whose.clone().unwrap_or_else(dash),
             limit.kind.to_string(),
@@ -108,9 +96,8 @@ async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliErro
             figure(|budget| budget.forecast),
             figure(|budget| Some(budget.unmeasured)),
             budget.map_or_else(dash, |budget| rfc3339_seconds(budget.renews_at)),
-        ]);
-    }
-    print_line(table.to_string().trim_end())
+        ]
+    })
 }
 
 #[derive(Serialize)]

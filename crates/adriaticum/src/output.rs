@@ -5,6 +5,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::table::Table;
 
 pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
@@ -12,6 +13,25 @@ pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print_line(&serde_json::to_string_pretty(value).expect("plain rows always serialize"))
+}
+
+/// Prints rows as JSON or as a table, or this sentence instead of an empty table.
+pub(crate) fn print_list<'a, T, Json: Serialize, const N: usize>(
+    rows: &'a [T],
+    json: Option<impl Fn(&'a T) -> Json>,
+    empty: &str,
+    headings: [&str; N],
+    cells: impl Fn(&'a T) -> [String; N],
+) -> Result<(), CliError> {
+    if let Some(json) = json {
+        return print_json(&rows.iter().map(json).collect::<Vec<_>>());
+    }
+    if rows.is_empty() {
+        return print_line(empty);
+    }
+    let mut table = Table::new(&headings);
+    rows.iter().for_each(|row| table.row(cells(row)));
+    print_line(table.to_string().trim_end())
 }
 
 /// Prints a remark on standard error, separate from the result. Failures are ignored.

@@ -5,10 +5,9 @@ use store::{Admin, Price, PriceList, Store, Viewer};
 
 use crate::cli::{PriceOf, PricesCommand};
 use crate::error::CliError;
-use crate::output::{print_json, print_line};
+use crate::output::{print_line, print_list};
 use crate::settings::Settings;
 use crate::storage::open_store;
-use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
@@ -19,7 +18,7 @@ pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(
         PricesCommand::Set { of, prompt, completion, currency } => {
             let price = Price { prompt, completion };
             let set = store.set_price(admin, of.project.as_ref(), price, currency).await;
-            let currency = set.map_err(|error| CliError::new(error.to_string()))?;
+            let currency = set.map_err(CliError::from_error)?;
             print_line(&format!("{} costs {prompt} and {completion} {currency} per million tokens.", subject(&of)))
         }
         PricesCommand::Remove { of } => remove(&store, admin, &of).await,
@@ -32,7 +31,7 @@ fn subject(of: &PriceOf) -> String {
 
 async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
     let removed = store.remove_price(admin, of.project.as_ref()).await;
-    match removed.map_err(|error| CliError::new(error.to_string()))? {
+    match removed.map_err(CliError::from_error)? {
         true => print_line(&format!("{} no longer has a price.", subject(of))),
         false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
     }
@@ -40,22 +39,13 @@ async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), Cli
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let prices = store.prices(&Viewer::operator()).await?;
-    let rows = rows(&prices);
-    if json {
-        return print_json(&rows);
-    }
-    if rows.is_empty() {
-        return print_line(
-            "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
-             0.80 --currency EUR",
-        );
-    }
-    let mut table = Table::new(&["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"]);
-    for row in rows {
-        let project = row.project.unwrap_or("(everything else)");
-        table.row([project.to_owned(), row.prompt, row.completion, row.currency.unwrap_or_default()]);
-    }
-    print_line(table.to_string().trim_end())
+    let empty = "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
+                0.80 --currency EUR";
+    let headings = ["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"];
+    print_list(&rows(&prices), json.then_some(|row| row), empty, headings, |row| {
+        let project = row.project.unwrap_or("(everything else)").to_owned();
+        [project, row.prompt.clone(), row.completion.clone(), row.currency.clone().unwrap_or_default()]
+    })
 }
 
 /// Amounts are strings, because they are exact.

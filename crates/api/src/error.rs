@@ -76,7 +76,7 @@ impl ApiError {
             format::whose(*scope),
             format::limit(*kind, *amount),
         );
-        Self { retry_after_seconds: Some(seconds), message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }
+        Self { message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }.retry_after(seconds)
     }
 
     pub(crate) fn payload_too_large() -> Self {
@@ -110,10 +110,7 @@ impl ApiError {
     }
 
     pub(crate) fn at_capacity_for(seconds: u64) -> Self {
-        Self {
-            retry_after_seconds: Some(seconds),
-            ..Self::unavailable("The service is at capacity. Please try again later.")
-        }
+        Self::unavailable("The service is at capacity. Please try again later.").retry_after(seconds)
     }
 
     pub(crate) fn unconfigured() -> Self {
@@ -130,17 +127,11 @@ impl ApiError {
     }
 
     pub(crate) fn starting() -> Self {
-        Self {
-            retry_after_seconds: Some(RETRY_AFTER_SECONDS),
-            ..Self::unavailable("The model is being loaded. Please try again later.")
-        }
+        Self::unavailable("The model is being loaded. Please try again later.").retry_after(RETRY_AFTER_SECONDS)
     }
 
     pub(crate) fn unresponsive() -> Self {
-        Self {
-            retry_after_seconds: Some(RETRY_AFTER_SECONDS),
-            ..Self::unavailable("The model does not respond now. Please try again later.")
-        }
+        Self::unavailable("The model does not respond now. Please try again later.").retry_after(RETRY_AFTER_SECONDS)
     }
 
     /// The stop timeout is over.
@@ -185,6 +176,10 @@ impl ApiError {
     /// The client has disconnected, so no response is sent.
     pub(crate) fn disconnected() -> Self {
         Self { is_disconnected: true, ..Self::invalid("The body is incomplete.") }
+    }
+
+    fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after_seconds: Some(seconds), ..self }
     }
 
     /// Whether the API key is not accepted.

@@ -23,10 +23,6 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, &'static str> {
         .map_err(|_| "a key's public id is the 12 letters and digits after `adria_`; see `adriaticum keys list`")
 }
 
-pub(super) fn on_or_off(text: &str) -> Result<bool, &'static str> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("it must be on or off"),
-    }
+pub(super) fn on_or_off(text: &str) -> Result<bool, String> {
+    crate::settings::on_or_off(text)
 }

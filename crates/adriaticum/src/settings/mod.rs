@@ -18,8 +18,8 @@ use store::{Database, PostgresSettings};
 use transport::CertificateFiles;
 
 pub(crate) use self::declaration::{SETTINGS, Setting, Settings};
-pub(crate) use self::parse::Embeddings;
 use self::parse::{DatabaseUrl, Model};
+pub(crate) use self::parse::{Embeddings, on_or_off};
 pub(crate) use self::values::environment_name;
 use self::values::{Origin, Values};
 use crate::error::CliError;

@@ -125,12 +125,16 @@ pub(super) fn duration_or_zero(text: &str) -> Parsed<Duration> {
     humantime::parse_duration(text).map_err(|_| "it must be a time, such as 0s, 5s or 1m".into())
 }
 
-pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("it must be on or off".into()),
-    }
+pub(crate) fn on_or_off(text: &str) -> Parsed<bool> {
+    one_of(text, [("on", true), ("off", false)])
+}
+
+/// One of these words.
+fn one_of<T, const N: usize>(text: &str, words: [(&str, T); N]) -> Parsed<T> {
+    let names = words.each_ref().map(|(name, _)| *name);
+    let found = words.into_iter().find(|(name, _)| *name == text);
+    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    found.map(|(_, value)| value).ok_or_else(|| format!("it must be {} or {last}", others.join(", ")))
 }
 
 pub(super) fn fraction(text: &str) -> Parsed<f64> {
@@ -147,36 +151,19 @@ pub(super) fn endpoint(text: &str) -> Parsed<Option<Url>> {
 }
 
 pub(super) fn log_level(text: &str) -> Parsed<String> {
-    match text {
-        "error" | "warn" | "info" | "debug" | "trace" => Ok(text.into()),
-        _ => Err("it must be error, warn, info, debug or trace".into()),
-    }
+    one_of(text, ["error", "warn", "info", "debug", "trace"].map(|level| (level, level.to_owned())))
 }
 
 pub(super) fn grounding_mode(text: &str) -> Parsed<Option<Mode>> {
-    match text {
-        "off" => Ok(None),
-        "auto" => Ok(Some(Mode::Auto)),
-        "always" => Ok(Some(Mode::Always)),
-        _ => Err("it must be off, auto or always".into()),
-    }
+    one_of(text, [("off", None), ("auto", Some(Mode::Auto)), ("always", Some(Mode::Always))])
 }
 
 pub(super) fn sharing(text: &str) -> Parsed<Sharing> {
-    match text {
-        "everyone" => Ok(Sharing::Everyone),
-        "person" => Ok(Sharing::Person),
-        "key" => Ok(Sharing::Key),
-        _ => Err("it must be everyone, person or key".into()),
-    }
+    one_of(text, [("everyone", Sharing::Everyone), ("person", Sharing::Person), ("key", Sharing::Key)])
 }
 
 pub(super) fn kernels(text: &str) -> Parsed<KernelsChoice> {
-    match text {
-        "auto" => Ok(KernelsChoice::Auto),
-        "library" => Ok(KernelsChoice::Library),
-        _ => Err("it must be auto or library".into()),
-    }
+    one_of(text, [("auto", KernelsChoice::Auto), ("library", KernelsChoice::Library)])
 }
 
 pub(super) fn gpu(text: &str) -> Parsed<GpuChoice> {
@@ -192,13 +179,8 @@ pub(super) fn gpu(text: &str) -> Parsed<GpuChoice> {
 }
 
 pub(super) fn weights(text: &str) -> Parsed<WeightsChoice> {
-    match text {
-        "auto" => Ok(WeightsChoice::Auto),
-        "file" => Ok(WeightsChoice::File),
-        "q8_0" => Ok(WeightsChoice::Q8_0),
-        "bf16" => Ok(WeightsChoice::Bf16),
-        _ => Err("it must be auto, file, q8_0 or bf16".into()),
-    }
+    use WeightsChoice::{Auto, Bf16, File, Q8_0};
+    one_of(text, [("auto", Auto), ("file", File), ("q8_0", Q8_0), ("bf16", Bf16)])
 }
 
 pub(super) fn model(text: &str) -> Parsed<Model> {

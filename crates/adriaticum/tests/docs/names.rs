@@ -1,5 +1,5 @@
-//! The names on pages exist: links and headings, settings, variables, commands with their flags, error codes. The page of
-//! settings equals the program's output.
+//! The names on pages exist: links and headings, settings, variables, commands with their flags, error codes. The pages
+//! of settings and commands equal the program's output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,10 +46,12 @@ fn every_page_of_the_documentation_is_in_its_index() {
 }
 
 #[test]
-fn the_page_of_settings_is_what_the_program_prints() {
-    let page = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
-    let printed = ADRIATICUM.install().run_ok(&["config", "--markdown"]);
-    assert!(page == printed, "run `make docs`");
+fn the_pages_of_settings_and_commands_are_what_the_program_prints() {
+    for (page, command) in [("docs/configuration.md", "config"), ("docs/commands.md", "man")] {
+        let page = std::fs::read_to_string(root().join(page)).unwrap();
+        let printed = ADRIATICUM.install().run_ok(&[command, "--markdown"]);
+        assert!(page == printed, "run `make docs`");
+    }
 }
 
 #[test]
