@@ -5,6 +5,7 @@ mod calibration;
 mod linear;
 mod shuffle;
 
+use std::collections::BTreeSet;
 use std::thread;
 
 use calibration::Calibration;
@@ -20,8 +21,12 @@ use super::model::{self, Model};
 const ERROR_COST: f64 = 0.4;
 /// Rows that were written to fill gaps count less, because they are harder than people's requests.
 const OWN_ROW_WEIGHT: f64 = 0.25;
+/// The same for rows in other languages than English, of which there are fewer.
+const OWN_FOREIGN_ROW_WEIGHT: f64 = 0.75;
 /// Of the cross-validation.
 const FOLDS: u64 = 5;
+/// Two authors each.
+const AUTHOR_FOLDS: u64 = 6;
 
 struct Example<'a> {
     row: &'a LabelledRequest,
@@ -42,28 +47,55 @@ pub struct TrainingResult {
 
 /// Rows without a label are skipped.
 pub fn train(rows: &[LabelledRequest], own_rows: &[LabelledRequest]) -> TrainingResult {
+    let examples = read_examples(rows, own_rows);
+    let (linear, (calibration, unseen)) = thread::scope(|scope| {
+        let all = scope.spawn(|| Linear::train(&examples.iter().collect::<Vec<_>>()));
+        let validated = cross_validate(&examples, FOLDS, |example| Some(example.group % FOLDS));
+        (join(all), validated)
+    });
+    #[expect(clippy::cast_possible_truncation, reason = "weights are small, and are quantized to bytes anyway")]
+    let model = Model::new(&linear.weights, (linear.bias - calibration.threshold) as f32, calibration.slope as f32);
+    TrainingResult { model: model.encode(), unseen }
+}
+
+/// Evaluates models on the rows of authors of whom they have seen no row, because users are other authors.
+pub fn evaluate_by_author(rows: &[LabelledRequest], own_rows: &[LabelledRequest]) -> Evaluation {
+    let authors: BTreeSet<&str> = rows.iter().map(author).collect();
+    let fold = |example: &Example<'_>| authors.iter().position(|known| *known == author(example.row));
+    let fold = |example: &Example<'_>| Some(fold(example)? as u64 % AUTHOR_FOLDS);
+    cross_validate(&read_examples(rows, own_rows), AUTHOR_FOLDS, fold).1
+}
+
+/// The author of a row: its id up to the first hyphen.
+fn author(row: &LabelledRequest) -> &str {
+    row.id.split('-').next().unwrap_or_default()
+}
+
+fn read_examples<'a>(rows: &'a [LabelledRequest], own_rows: &'a [LabelledRequest]) -> Vec<Example<'a>> {
     let lexicon = Lexicon::load();
     let given = rows.iter().map(|row| (row, false));
-    let examples: Vec<Example<'_>> = given
-        .chain(own_rows.iter().map(|row| (row, true)))
-        .filter_map(|(row, is_own)| Example::read(row, is_own, &lexicon))
-        .collect();
+    let all = given.chain(own_rows.iter().map(|row| (row, true)));
+    all.filter_map(|(row, is_own)| Example::read(row, is_own, &lexicon)).collect()
+}
 
-    let (sums, linear) = thread::scope(|scope| {
-        let examples = &examples;
-        let all = scope.spawn(|| Linear::train(&examples.iter().collect::<Vec<_>>()));
-        let folds: Vec<_> = (0..FOLDS).map(|fold| scope.spawn(move || score_held_out(examples, fold))).collect();
-        let sums: Vec<(&Example<'_>, f64)> = folds.into_iter().flat_map(join).collect();
-        (sums, join(all))
+/// Scores each fold by a model of the other rows. Rows without a fold are in every training.
+fn cross_validate<'a>(
+    examples: &[Example<'a>],
+    folds: u64,
+    fold_of: impl Fn(&Example<'a>) -> Option<u64> + Sync,
+) -> (Calibration, Evaluation) {
+    let fold_of = &fold_of;
+    let sums: Vec<(&Example<'_>, f64)> = thread::scope(|scope| {
+        let score = |fold| scope.spawn(move || score_held_out(examples, |example| fold_of(example) == Some(fold)));
+        let threads: Vec<_> = (0..folds).map(score).collect();
+        threads.into_iter().flat_map(join).collect()
     });
     let calibration = Calibration::fit(&sums.iter().map(|(example, sum)| (*sum, example.label)).collect::<Vec<_>>());
     let mut unseen = Evaluation::default();
     for (example, sum) in &sums {
         unseen.add(&example.row.lang, &example.row.category, example.label, *sum >= calibration.threshold);
     }
-    #[expect(clippy::cast_possible_truncation, reason = "weights are small, and are quantized to bytes anyway")]
-    let model = Model::new(&linear.weights, (linear.bias - calibration.threshold) as f32, calibration.slope as f32);
-    TrainingResult { model: model.encode(), unseen }
+    (calibration, unseen)
 }
 
 /// Propagates a panic.
@@ -71,9 +103,12 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The rows of one fold, with their sums by a model trained on the other folds.
-fn score_held_out<'e, 'a>(examples: &'e [Example<'a>], fold: u64) -> Vec<(&'e Example<'a>, f64)> {
-    let (out, taken): (Vec<_>, Vec<_>) = examples.iter().partition(|example| example.group % FOLDS == fold);
+/// The rows of one fold, with their sums by a model trained on the other rows.
+fn score_held_out<'e, 'a>(
+    examples: &'e [Example<'a>],
+    is_held_out: impl Fn(&Example<'a>) -> bool,
+) -> Vec<(&'e Example<'a>, f64)> {
+    let (out, taken): (Vec<_>, Vec<_>) = examples.iter().partition(|example| is_held_out(example));
     let linear = Linear::train(&taken);
     out.into_iter().filter(|example| !example.is_own).map(|example| (example, linear.sum(example))).collect()
 }
@@ -83,7 +118,12 @@ impl<'a> Example<'a> {
         let label = row.required?;
         let mut extracted = Features::new();
         features::extract(&row.messages, lexicon, &mut extracted);
-        let cost = if is_own { ERROR_COST * OWN_ROW_WEIGHT } else { ERROR_COST };
+        let weight = match (is_own, row.lang.as_str()) {
+            (false, _) => 1.0,
+            (true, "en") => OWN_ROW_WEIGHT,
+            (true, _) => OWN_FOREIGN_ROW_WEIGHT,
+        };
+        let cost = ERROR_COST * weight;
         Some(Self { row, label, is_own, cost, group: group(row), buckets: buckets(&extracted.values) })
     }
 }
