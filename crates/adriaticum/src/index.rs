@@ -231,7 +231,7 @@ async fn search(settings: &Settings, question: &str, document: Option<&Path>, js
     let hits = index.search(question, vector.as_ref(), MAX_HITS).map_err(cli_error)?;
     let in_prompt = in_prompt(settings, &hits);
     if json {
-        let hits = hits.iter().map(|Hit { passage, score, words, meaning }| JsonHit {
+        let hits = hits.iter().map(|Hit { passage, score, words, meaning, .. }| JsonHit {
             url: &passage.url,
             title: &passage.title,
             score: *score,
@@ -245,7 +245,7 @@ async fn search(settings: &Settings, question: &str, document: Option<&Path>, js
     if hits.is_empty() {
         print_line("No passage was found.")?;
     }
-    for (place, Hit { passage, score, words, meaning }) in (1..).zip(&hits) {
+    for (place, Hit { passage, score, words, meaning, .. }) in (1..).zip(&hits) {
         let meaning = meaning.map_or("–".into(), |cosine| format!("{cosine:.2}"));
         let prompt = if in_prompt.contains(&passage.url) { ", in the prompt" } else { "" };
         print_line(&format!("{place}. {} ({})", passage.title, passage.url))?;

@@ -21,6 +21,8 @@ pub struct Evidence {
     pub question: f32,
     /// The best hit's score.
     pub best: f32,
+    /// How near the best passages are, by their meaning and by the question's words that they have.
+    pub nearness: f32,
     pub is_follow_up: bool,
 }
 
@@ -30,6 +32,14 @@ const PER_QUESTION: f32 = 0.48;
 const PER_BEST: f32 = 1.1;
 const FOLLOW_UP: f32 = 2.6;
 const BIAS: f32 = 2.0;
+/// The weight of the question's words beside the cosine.
+const PER_COVERAGE: f32 = 0.5;
+/// Below this, the documents are about something else. Calibrated on questions that no document of the set answers.
+const MIN_NEARNESS: f32 = 0.12;
+/// More than all other evidence.
+const TOO_FAR: f32 = -20.0;
+/// Hits whose words are counted.
+const NEAREST: usize = 3;
 
 impl Evidence {
     /// For a conversation with this score, whose last turn has this vector. `None` if there are no hits by vectors.
@@ -40,9 +50,11 @@ impl Evidence {
         messages: &[Message],
         hits: &[Hit],
     ) -> Option<Self> {
-        let best = hits.first().filter(|hit| hit.meaning.is_some())?.score;
+        let first = hits.first()?;
+        let coverage = hits.iter().take(NEAREST).map(|hit| hit.coverage).fold(0.0, f32::max);
+        let nearness = first.meaning? + PER_COVERAGE * coverage;
         let is_follow_up = messages.iter().filter(|message| message.role() == Role::User).count() > 1;
-        Some(Self { score, question: classifier.log_odds(turn), best, is_follow_up })
+        Some(Self { score, question: classifier.log_odds(turn), best: first.score, nearness, is_follow_up })
     }
 
     /// Above zero if the documents help.
@@ -51,12 +63,13 @@ impl Evidence {
     }
 
     /// What each piece of evidence adds to the sum.
-    pub fn parts(&self) -> [(&'static str, f32); 5] {
+    pub fn parts(&self) -> [(&'static str, f32); 6] {
         [
             ("the scorer's score", PER_SCORE * self.score.log_odds()),
             ("a question or a problem rather than a task", PER_QUESTION * self.question),
             ("the best passage's score", PER_BEST * self.best),
             ("continues a conversation", if self.is_follow_up { FOLLOW_UP } else { 0.0 }),
+            ("no passage is near the question", if self.nearness < MIN_NEARNESS { TOO_FAR } else { 0.0 }),
             ("in favour of the documents", BIAS),
         ]
     }
@@ -73,7 +86,7 @@ mod tests {
 
     fn evidence(text: &str, question: f32, best: f32, is_follow_up: bool) -> Evidence {
         let score = Scorer::new().score(&[Message::new(Role::User, text.into()).unwrap()]);
-        Evidence { score, question, best, is_follow_up }
+        Evidence { score, question, best, nearness: best, is_follow_up }
     }
 
     #[test]
@@ -83,6 +96,7 @@ mod tests {
         assert!(!evidence(problem, -12.0, 0.5, false).is_helpful(), "if it were a task");
         assert!(!evidence("Write a limerick about a jammed printer.", -1.0, 0.6, false).is_helpful());
         assert!(evidence(problem, -2.0, 0.5, true).sum() > evidence(problem, -2.0, 0.5, false).sum());
+        assert!(!evidence(problem, 9.0, 0.05, false).is_helpful(), "no passage is near");
         assert!(evidence(problem, -2.0, 0.7, false).sum() > evidence(problem, -2.0, 0.2, false).sum());
     }
 

@@ -7,6 +7,7 @@
 //! `split`, the formats in `extract`) are pure.
 
 mod catalogue;
+mod compounds;
 mod document;
 mod embedding;
 mod extract;

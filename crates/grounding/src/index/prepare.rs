@@ -116,6 +116,7 @@ fn passages(
         let mut passage = TantivyDocument::default();
         passage.add_text(fields.words, terms.words);
         passage.add_text(fields.stems, terms.stems);
+        passage.add_text(fields.parts, terms.parts);
         if let Some(vector) = vectors.next() {
             passage.add_bytes(fields.vector, &vector);
         }

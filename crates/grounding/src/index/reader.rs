@@ -20,7 +20,7 @@ use super::embedding::{EmbedderId, QuestionVector};
 use super::indexer::{collection_id, file_term};
 use super::panics::catch_panic;
 use super::schema::{Fields, VECTOR, schema};
-use super::terms::{TermField, query_terms};
+use super::terms::{QueryTerm, TermField, query_terms};
 use super::vectors::Vectors;
 use super::{IndexError, IndexId, META_FILE};
 use crate::Passage;
@@ -67,6 +67,8 @@ pub struct Hit {
     pub score: f32,
     /// The score by words, relative to the best; 0 without any word of the question.
     pub words: f32,
+    /// The fraction of the question's words that the passage has, by weight.
+    pub coverage: f32,
     /// The cosine of its vector and the question's, if both have one.
     pub meaning: Option<f32>,
 }
@@ -96,13 +98,21 @@ struct Commit {
 struct Candidate {
     address: DocAddress,
     score: f32,
-    words: f32,
+    words: WordsScore,
     meaning: Option<f32>,
 }
 
+/// A passage's score by words.
+#[derive(Debug, Clone, Copy, Default)]
+struct WordsScore {
+    /// To the best passage's.
+    relative: f32,
+    coverage: f32,
+}
+
 impl Candidate {
-    fn by_words((words, address): (f32, DocAddress)) -> Self {
-        Self { address, score: words, words, meaning: None }
+    fn by_words((words, address): (WordsScore, DocAddress)) -> Self {
+        Self { address, score: words.relative, words, meaning: None }
     }
 }
 
@@ -211,7 +221,8 @@ impl Index {
 
     fn hit(&self, searcher: &Searcher, candidate: Candidate) -> tantivy::Result<Hit> {
         let Candidate { address, score, words, meaning } = candidate;
-        Ok(Hit { passage: self.passage(searcher.doc(address)?, score)?, score, words, meaning })
+        let passage = self.passage(searcher.doc(address)?, score)?;
+        Ok(Hit { passage, score, words: words.relative, coverage: words.coverage, meaning })
     }
 
     /// Where a file's best passage stands in the ranking for a question, whether it is a hit or not. `file` is absolute.
@@ -245,49 +256,74 @@ impl Index {
         catch_panic(ranked)?.map_err(IndexError::reading)
     }
 
-    /// Best first, with scores relative to the best.
-    fn search_words(&self, searcher: &Searcher, question: &str) -> tantivy::Result<Vec<(f32, DocAddress)>> {
-        let terms = self.weighted_terms(searcher, question)?;
+    /// Best first.
+    fn search_words(&self, searcher: &Searcher, question: &str) -> tantivy::Result<Vec<(WordsScore, DocAddress)>> {
+        let (terms, total) = self.weighted_terms(searcher, question)?;
         if terms.is_empty() {
             return Ok(Vec::new());
         }
-        let mut found = searcher.search(&query(&terms), &TopDocs::with_limit(CANDIDATES).order_by_score())?;
-        rerank(searcher, &terms, &mut found)?;
-        let best = found.first().map_or(1.0, |(score, _)| score.max(f32::MIN_POSITIVE));
-        found.iter_mut().for_each(|(score, _)| *score /= best);
+        let found = searcher.search(&query(&terms), &TopDocs::with_limit(CANDIDATES).order_by_score())?;
+        let mut found = rerank(searcher, &terms, found)?;
+        let best = found.first().map_or(1.0, |(words, _)| words.relative.max(f32::MIN_POSITIVE));
+        for (words, _) in &mut found {
+            *words = WordsScore { relative: words.relative / best, coverage: words.coverage / total };
+        }
         Ok(found)
     }
 
-    /// The rarest terms of the question that are in the index.
-    fn weighted_terms(&self, searcher: &Searcher, question: &str) -> tantivy::Result<Vec<WeightedTerm>> {
-        let passages = searcher.num_docs() as f32;
-        let mut all = Vec::new();
-        for query_term in query_terms(question) {
-            let (mut terms, mut max_frequency, mut max_weight) = (Vec::new(), 0, 0.0_f32);
-            for form in query_term.forms {
-                let term = Term::from_field_text(self.field(form.field), &form.term);
-                let frequency = searcher.doc_freq(&term)?;
-                if frequency > 0 {
-                    terms.push((term, form.weight));
-                    max_frequency = max_frequency.max(frequency);
-                    max_weight = max_weight.max(form.weight);
+    /// The rarest terms of the question that are in the index, and the weight of all terms.
+    fn weighted_terms(&self, searcher: &Searcher, question: &str) -> tantivy::Result<(Vec<WeightedTerm>, f32)> {
+        let (mut all, mut missing) = (Vec::new(), 0.0);
+        for term in query_terms(question) {
+            for split in &term.splits {
+                if self.are_words(searcher, split)? {
+                    for part in split {
+                        all.extend(self.weighted(searcher, &QueryTerm::part(part))?);
+                    }
+                    break;
                 }
             }
-            if !terms.is_empty() {
-                let frequency = max_frequency as f32;
-                let idf = (1.0 + (passages - frequency + 0.5).max(0.0) / (frequency + 0.5)).ln();
-                all.push(WeightedTerm { weight: idf * max_weight, terms });
+            match self.weighted(searcher, &term)? {
+                Some(weighted) => all.push(weighted),
+                None => missing += idf(searcher, 0) * term.forms.first().map_or(0.0, |form| form.weight),
             }
         }
         all.sort_by(|one, other| other.weight.total_cmp(&one.weight));
         all.truncate(MAX_QUERY_TERMS);
-        Ok(all)
+        let total = missing + all.iter().map(|term| term.weight).sum::<f32>();
+        Ok((all, total.max(f32::MIN_POSITIVE)))
+    }
+
+    fn are_words(&self, searcher: &Searcher, stems: &[String]) -> tantivy::Result<bool> {
+        for stem in stems {
+            if searcher.doc_freq(&Term::from_field_text(self.fields.stems, stem))? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// `None` if the index has no form of it.
+    fn weighted(&self, searcher: &Searcher, term: &QueryTerm) -> tantivy::Result<Option<WeightedTerm>> {
+        let (mut terms, mut max_frequency, mut max_weight) = (Vec::new(), 0, 0.0_f32);
+        for form in &term.forms {
+            let term = Term::from_field_text(self.field(form.field), &form.term);
+            let frequency = searcher.doc_freq(&term)?;
+            if frequency > 0 {
+                terms.push((term, form.weight));
+                max_frequency = max_frequency.max(frequency);
+                max_weight = max_weight.max(form.weight);
+            }
+        }
+        let weight = idf(searcher, max_frequency) * max_weight;
+        Ok((!terms.is_empty()).then_some(WeightedTerm { weight, terms }))
     }
 
     fn field(&self, field: TermField) -> Field {
         match field {
             TermField::Words => self.fields.words,
             TermField::Stems => self.fields.stems,
+            TermField::Parts => self.fields.parts,
         }
     }
 
@@ -351,18 +387,25 @@ impl Commit {
 /// All passages that were found by words or by vectors, each once. A passage without a vector gets the lowest cosine of
 /// the nearest ones.
 fn merge(
-    by_words: &[(f32, DocAddress)],
+    by_words: &[(WordsScore, DocAddress)],
     nearest: &[(f32, DocAddress)],
     cosine: impl Fn(DocAddress) -> Option<f32>,
 ) -> Vec<Candidate> {
     let farthest = nearest.last().map_or(0.0, |(cosine, _)| *cosine);
-    let mut words: BTreeMap<DocAddress, f32> = nearest.iter().map(|(_, address)| (*address, 0.0)).collect();
-    words.extend(by_words.iter().map(|(score, address)| (*address, *score)));
-    let candidate = |(address, words)| {
+    let mut words: BTreeMap<DocAddress, WordsScore> =
+        nearest.iter().map(|(_, address)| (*address, WordsScore::default())).collect();
+    words.extend(by_words.iter().map(|(words, address)| (*address, *words)));
+    let candidate = |(address, words): (DocAddress, WordsScore)| {
         let meaning = cosine(address);
-        Candidate { address, score: meaning.unwrap_or(farthest) + WORDS_WEIGHT * words, words, meaning }
+        Candidate { address, score: meaning.unwrap_or(farthest) + WORDS_WEIGHT * words.relative, words, meaning }
     };
     words.into_iter().map(candidate).collect()
+}
+
+/// How much a term tells that is in this number of passages.
+fn idf(searcher: &Searcher, frequency: u64) -> f32 {
+    let (passages, frequency) = (searcher.num_docs() as f32, frequency as f32);
+    (1.0 + (passages - frequency + 0.5).max(0.0) / (frequency + 0.5)).ln()
 }
 
 /// Matches any of the terms. Flat, because Tantivy skips fast through a union of plain terms.
@@ -376,7 +419,11 @@ fn query(terms: &[WeightedTerm]) -> BooleanQuery {
 
 /// Lowers the scores of passages with only some of the terms, and sorts again: all terms count more than repetitions of
 /// one.
-fn rerank(searcher: &Searcher, terms: &[WeightedTerm], found: &mut [(f32, DocAddress)]) -> tantivy::Result<()> {
+fn rerank(
+    searcher: &Searcher,
+    terms: &[WeightedTerm],
+    mut found: Vec<(f32, DocAddress)>,
+) -> tantivy::Result<Vec<(WordsScore, DocAddress)>> {
     let total: f32 = terms.iter().map(|weighted| weighted.weight).sum();
     found.sort_unstable_by_key(|(_, address)| *address);
     let mut held = vec![0.0_f32; found.len()];
@@ -402,9 +449,12 @@ fn rerank(searcher: &Searcher, terms: &[WeightedTerm], found: &mut [(f32, DocAdd
         }
         start += segment.len();
     }
-    for ((score, _), held) in found.iter_mut().zip(held) {
-        *score *= MIN_COVERAGE_FACTOR + (1.0 - MIN_COVERAGE_FACTOR) * held / total.max(f32::MIN_POSITIVE);
-    }
-    found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    Ok(())
+    let total = total.max(f32::MIN_POSITIVE);
+    let factor = |held: f32| MIN_COVERAGE_FACTOR + (1.0 - MIN_COVERAGE_FACTOR) * held / total;
+    let ranked = found.into_iter().zip(held);
+    let ranked =
+        ranked.map(|((score, address), held)| (WordsScore { relative: score * factor(held), coverage: held }, address));
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by(|(one, _), (other, _)| other.relative.total_cmp(&one.relative));
+    Ok(ranked)
 }

@@ -3,7 +3,7 @@
 use tantivy::schema::{FAST, Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
 
 /// An index of another version is not read.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 pub(super) const VECTOR: &str = "vector";
 
@@ -11,6 +11,8 @@ pub(super) const VECTOR: &str = "vector";
 pub(super) struct Fields {
     pub(super) words: Field,
     pub(super) stems: Field,
+    /// Possible parts of compounds.
+    pub(super) parts: Field,
     /// Absent without an embedder.
     pub(super) vector: Field,
     pub(super) title: Field,
@@ -31,10 +33,13 @@ pub(super) fn schema() -> (Schema, Fields) {
     // `terms` separates terms with spaces. There are no phrase queries, so positions are not stored.
     let terms = TextFieldIndexing::default().set_tokenizer("whitespace").set_index_option(IndexRecordOption::WithFreqs);
     let terms = TextOptions::default().set_indexing_options(terms);
+    let parts = TextFieldIndexing::default().set_tokenizer("whitespace").set_fieldnorms(false);
+    let parts = TextOptions::default().set_indexing_options(parts.set_index_option(IndexRecordOption::Basic));
     let mut schema = Schema::builder();
     let fields = Fields {
         words: schema.add_text_field("words", terms.clone()),
         stems: schema.add_text_field("stems", terms),
+        parts: schema.add_text_field("parts", parts),
         vector: schema.add_bytes_field(VECTOR, FAST),
         title: schema.add_text_field("title", STORED),
         heading: schema.add_text_field("heading", STORED),

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::compounds;
 use super::fold::{Run, fold, runs};
 use super::language::Language;
 use super::stem::stem;
@@ -15,6 +16,8 @@ use crate::cjk::is_hiragana;
 
 /// Relative to a word.
 const STEM_WEIGHT: f32 = 0.7;
+/// A part of a compound.
+const PART_WEIGHT: f32 = 0.35;
 /// A single Chinese or Japanese character, relative to a pair.
 const CHARACTER_WEIGHT: f32 = 0.2;
 /// A pair of hiragana is mostly an ending or a particle.
@@ -27,6 +30,8 @@ const MAX_QUESTION_WORDS: usize = 256;
 pub(super) struct Terms {
     pub(super) words: String,
     pub(super) stems: String,
+    /// Possible parts of German compounds.
+    pub(super) parts: String,
 }
 
 /// Extracts the terms of one document.
@@ -44,6 +49,13 @@ impl TermExtractor {
     /// Adds a text's terms, `weight` times each.
     pub(super) fn add(&mut self, text: &str, weight: usize, terms: &mut Terms) {
         let folded = fold(text);
+        if self.language == Some(Language::German) {
+            runs(&folded, |run| {
+                if let Run::Word(word) = run {
+                    compounds::parts(self.stem(word)).for_each(|part| push(&mut terms.parts, part));
+                }
+            });
+        }
         for _ in 0..weight {
             runs(&folded, |run| match run {
                 Run::Word(word) => {
@@ -71,6 +83,8 @@ impl TermExtractor {
 #[derive(Debug, PartialEq)]
 pub(super) struct QueryTerm {
     pub(super) forms: Vec<TermForm>,
+    /// The ways to divide a German word, as stems. If the index has both words of one, passages with them match, too.
+    pub(super) splits: Vec<[String; 2]>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -84,6 +98,8 @@ pub(super) struct TermForm {
 pub(super) enum TermField {
     Words,
     Stems,
+    /// Of compounds.
+    Parts,
 }
 
 /// The terms of a question, each once.
@@ -122,7 +138,31 @@ pub(super) fn query_terms(question: &str) -> Vec<QueryTerm> {
 
 impl QueryTerm {
     fn single(field: TermField, term: &str, weight: f32) -> Self {
-        Self { forms: vec![TermForm { field, term: term.to_owned(), weight }] }
+        Self { forms: vec![TermForm { field, term: term.to_owned(), weight }], splits: Vec::new() }
+    }
+
+    /// Compounds with this word, and the parts of this word if it is one.
+    fn add_compounds(&mut self, word: &str) {
+        let whole = stem(Language::German, word);
+        if whole.len() >= compounds::MIN_LETTERS {
+            self.forms.push(TermForm {
+                field: TermField::Parts,
+                term: whole.clone().into_owned(),
+                weight: PART_WEIGHT,
+            });
+        }
+        for (first, last) in compounds::splits(&whole) {
+            for first in [Some(first), compounds::without_joint(first)].into_iter().flatten() {
+                self.splits.push([stem(Language::German, first).into_owned(), last.to_owned()]);
+            }
+        }
+    }
+
+    /// A part of a compound, as a word or in other compounds.
+    pub(super) fn part(stem: &str) -> Self {
+        let forms = [TermField::Stems, TermField::Parts];
+        let forms = forms.map(|field| TermForm { field, term: stem.to_owned(), weight: PART_WEIGHT });
+        Self { forms: forms.into(), splits: Vec::new() }
     }
 }
 
@@ -137,6 +177,9 @@ fn word_term(word: &str, languages: &[Language]) -> QueryTerm {
         weight: STEM_WEIGHT,
     };
     term.forms.extend(stems.into_iter().map(stem));
+    if languages.contains(&Language::German) {
+        term.add_compounds(word);
+    }
     term
 }
 
@@ -171,6 +214,7 @@ mod tests {
         let show = |form: &TermForm| match form.field {
             TermField::Words => form.term.clone(),
             TermField::Stems => format!("~{}", form.term),
+            TermField::Parts => format!("+{}", form.term),
         };
         query_terms(question).iter().map(|term| term.forms.iter().map(show).collect::<Vec<_>>().join(" ")).collect()
     }
@@ -185,15 +229,28 @@ mod tests {
     }
 
     #[test]
+    fn german_compounds_are_indexed_by_their_parts_and_split_in_questions() {
+        let mut terms = Terms::default();
+        TermExtractor::new(Some(Language::German)).add("Fahrradversicherungen, Stall E-17", 1, &mut terms);
+        let parts: Vec<&str> = terms.parts.split(' ').collect();
+        assert!(parts.contains(&"fahrrad") && parts.contains(&"versicher"), "{parts:?}");
+        assert!(!parts.contains(&"stall") && !parts.iter().any(|part| part.contains("17")), "{parts:?}");
+        let asked = query_terms("Was ist die Versicherungsnummer und der Code E-17?");
+        let splits = &asked[0].splits;
+        assert!(splits.contains(&["versicher".into(), "numm".into()]), "{splits:?}");
+        assert!(asked[1..].iter().all(|term| term.splits.is_empty()));
+    }
+
+    #[test]
     fn stop_words_of_a_question_are_removed() {
         for (question, expected) in [
             ("How fast are the engines?", &["fast ~fast", "engines ~engin"][..]),
             ("the THE The", &["the ~the"]),
-            ("Wie hoch ist der Turm?", &["hoch ~hoch", "turm ~turm"]),
+            ("Wie hoch ist der Turm?", &["hoch ~hoch +hoch", "turm ~turm +turm"]),
             ("東京の高さは？", &["東京", "京の", "の高", "高さ", "さは", "~東", "~京", "~高"]),
             ("多少", &["多少", "~多", "~少"]),
-            ("war crimes", &["war ~war", "crimes ~crim ~crime ~crimes"]),
-            ("name:x AND (\"y z\")*", &["name ~nam ~name", "x ~x", "and ~and", "y ~y", "z ~z"]),
+            ("war crimes", &["war ~war", "crimes ~crim ~crime ~crimes +crim"]),
+            ("name:x AND (\"y z\")*", &["name ~nam ~name +nam", "x ~x", "and ~and", "y ~y", "z ~z"]),
             ("", &[]),
             ("?!*", &[]),
         ] {
