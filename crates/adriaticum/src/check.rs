@@ -10,7 +10,7 @@ use chat::{ChatRequest, MaxTokens, Message, RequestId, Role, Temperature};
 use format::count;
 use grounding::Mode;
 use grounding::index::Indexer;
-use grounding::search::{RemoteSearch, SearchUrl};
+use grounding::search::{RemoteSearch, RemoteUrl, SearchUrl};
 use indicatif::DecimalBytes;
 use runtimes::{Attribution, Availability, Pool, PoolClient, PoolSettings};
 use rustix::fs::Access;
@@ -249,15 +249,7 @@ async fn search(settings: &Settings) -> Finding {
         return Note("not checked: `grounding` is off".into());
     }
     if let Some(SearchUrl::Remote(url)) = &settings.search.url {
-        let location = url.to_string();
-        let checked = match RemoteSearch::new(url.clone(), settings.search.timeout) {
-            Ok(remote) => remote.check().await,
-            Err(error) => Err(error),
-        };
-        return match checked {
-            Ok(finding) => Pass(finding),
-            Err(error) => Fail(format!("{location}: {error}. Requests that need facts get 503 until then.")),
-        };
+        return remote_search(settings, url).await;
     }
     let indexer = Indexer::new(settings.index_folder());
     if let Err(error) = crate::index::check(settings, &indexer).await {
@@ -283,6 +275,21 @@ async fn search(settings: &Settings) -> Finding {
             }
         }
         Err(error) => Fail(format!("{error}. Requests that need facts get 503 until then.")),
+    }
+}
+
+async fn remote_search(settings: &Settings, url: &RemoteUrl) -> Finding {
+    let checked = match RemoteSearch::new(url.clone(), settings.search.timeout) {
+        Ok(remote) => remote.check().await.map(|finding| (remote, finding)),
+        Err(error) => Err(error),
+    };
+    match checked {
+        Ok((remote, finding)) => match embedder::check_remote(settings, &remote).await {
+            Ok(None) => Pass(finding),
+            Ok(Some(by)) => Pass(format!("{finding}, and found by {by}")),
+            Err(error) => Fail(format!("{error} Documents are found by their words alone until then.")),
+        },
+        Err(error) => Fail(format!("{url}: {error}. Requests that need facts get 503 until then.")),
     }
 }
 

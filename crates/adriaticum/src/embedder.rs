@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use grounding::Embedders;
 use grounding::index::{Embedder, EmbeddingsServer, EmbeddingsUrl, Prefixes, SentenceEncoder};
-use grounding::search::{SearchError, SearchUrl};
+use grounding::search::{RemoteSearch, SearchError, SearchUrl};
 use runtimes::EngineCommand;
 use tokio::process::{Child, ChildStdin};
 
@@ -163,17 +163,48 @@ pub(crate) async fn check(settings: &Settings) -> Result<String, CliError> {
     }
 }
 
+/// How the documents of an index on a search server are found; `None` if embeddings are not configured for it.
+pub(crate) async fn check_remote(settings: &Settings, search: &RemoteSearch) -> Result<Option<String>, CliError> {
+    let has_server = matches!(settings.search.embeddings, Embeddings::Server(_) | Embeddings::Model(_));
+    if !has_server || !search.url().can_have_vectors() {
+        return Ok(None);
+    }
+    let own = served(settings).await?;
+    let Embedder::Server(server) = &own.embedder else { return Ok(None) };
+    let model = server.model().await.map_err(|error| CliError::new(format!("{error}.")))?;
+    let (name, dimensions) = (&model.name, model.dimensions);
+    let fields = search.vector_fields().await;
+    match (fields.iter().find(|field| field.dimensions == dimensions), fields.first()) {
+        (Some(field), _) => {
+            Ok(Some(format!("words and meaning (vectors of {dimensions} numbers by {name}, field {})", field.name)))
+        }
+        (None, Some(field)) => Err(CliError::new(format!(
+            "the vectors in the field {} have {} numbers, those of {name} {dimensions}: set `search.embeddings` to the \
+             model that made the index's vectors, or to off.",
+            field.name, field.dimensions
+        ))),
+        (None, None) => Err(CliError::new(
+            "no field of the index has the type knn_vector or dense_vector: set `search.embeddings` to off.",
+        )),
+    }
+}
+
 /// The embedders of a service. It loads a sentence encoder that is downloaded later, and uses a server whenever that
 /// answers.
 pub(crate) async fn of_service(settings: &Settings) -> Result<Embedders, CliError> {
     let mut embedders = Embedders::default();
-    let is_used = settings.grounding.is_some() && matches!(settings.search.url, None | Some(SearchUrl::Local));
-    if !is_used || settings.search.embeddings == Embeddings::Off {
+    if settings.grounding.is_none() || settings.search.embeddings == Embeddings::Off {
         return Ok(embedders);
     }
-    let file = settings.encoder_file();
-    if !load_into(&embedders, &file).await {
-        tokio::spawn(load_later(embedders.clone(), file));
+    match &settings.search.url {
+        None | Some(SearchUrl::Local) => {
+            let file = settings.encoder_file();
+            if !load_into(&embedders, &file).await {
+                tokio::spawn(load_later(embedders.clone(), file));
+            }
+        }
+        Some(SearchUrl::Remote(url)) if url.can_have_vectors() => {}
+        Some(SearchUrl::Remote(_)) => return Ok(embedders),
     }
     let url = match &settings.search.embeddings {
         Embeddings::Server(url) => url.clone(),

@@ -64,7 +64,7 @@ pub(crate) fn grounder(
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = RemoteSearch::new(url.clone(), settings.search.timeout);
             let remote = remote.map_err(|error| CliError::new(format!("Search cannot be used: {error}")))?;
-            Search::Remote(Box::new(remote))
+            Search::Remote { search: Box::new(remote), embeddings: embedders.server.clone() }
         }
         (None, Mode::Auto) => Search::IfIndexed(local()),
         (Some(SearchUrl::Local), _) | (None, Mode::Always) => Search::Local(local()),

@@ -1,6 +1,6 @@
 //! The steps of grounding: score, search, augment.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use chat::{ChatRequest, Message};
@@ -11,7 +11,7 @@ use reqwest::header::HeaderMap;
 use crate::Passage;
 use crate::augment::{self, Augmentation};
 use crate::helpful::{Evidence, QuestionClassifier, last_turn};
-use crate::index::IndexError;
+use crate::index::{EmbeddingsServer, IndexError};
 use crate::local::LocalSearch;
 use crate::query;
 use crate::scorer::{self, Score, Scorer};
@@ -33,7 +33,11 @@ pub enum Search {
     IfIndexed(LocalSearch),
     /// The built-in index, even while it is empty.
     Local(LocalSearch),
-    Remote(Box<RemoteSearch>),
+    Remote {
+        search: Box<RemoteSearch>,
+        /// For the vectors of an index of OpenSearch.
+        embeddings: Option<Arc<EmbeddingsServer>>,
+    },
 }
 
 /// Whether a request needs facts.
@@ -112,9 +116,13 @@ impl Grounder {
     ) -> Result<Vec<Passage>, SearchError> {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => self.search_index(local, messages, assessment).await,
-            Search::Remote(remote) => {
+            Search::Remote { search, embeddings } => {
                 let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
-                remote.search_traced(trace, &query, MAX_RESULTS).await
+                let vector = match embeddings {
+                    Some(server) if !search.vector_fields().await.is_empty() => server.raw_question(&query).await,
+                    _ => None,
+                };
+                search.search_traced(trace, &query, vector.as_deref(), MAX_RESULTS).await
             }
         }
     }
@@ -162,7 +170,7 @@ impl Grounder {
     pub fn is_configured(&self) -> bool {
         match &self.search {
             Search::IfIndexed(local) => local.has_documents(),
-            Search::Local(_) | Search::Remote(_) => true,
+            Search::Local(_) | Search::Remote { .. } => true,
         }
     }
 
@@ -170,14 +178,14 @@ impl Grounder {
     pub fn check_index(&self) -> Result<(), IndexError> {
         match &self.search {
             Search::IfIndexed(local) | Search::Local(local) => local.check(),
-            Search::Remote(_) => Ok(()),
+            Search::Remote { .. } => Ok(()),
         }
     }
 
     /// Why searches fail: a fault of the index, or recent failures of the search server.
     pub fn outage(&self) -> Option<SearchOutage> {
         match &self.search {
-            Search::Remote(remote) => (!remote.is_healthy()).then_some(SearchOutage::NoAnswer),
+            Search::Remote { search, .. } => (!search.is_healthy()).then_some(SearchOutage::NoAnswer),
             Search::IfIndexed(_) | Search::Local(_) => self.check_index().err().map(|error| match error {
                 IndexError::Gone => SearchOutage::IndexGone,
                 IndexError::Replaced => SearchOutage::IndexReplaced,
@@ -195,7 +203,7 @@ impl Grounder {
     pub async fn probe(&self) -> Result<(), SearchError> {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => Ok(()),
-            Search::Remote(remote) => remote.probe().await,
+            Search::Remote { search, .. } => search.probe().await,
         }
     }
 
@@ -203,7 +211,7 @@ impl Grounder {
     pub fn search_location(&self) -> String {
         match &self.search {
             Search::IfIndexed(_) | Search::Local(_) => "local".into(),
-            Search::Remote(remote) => remote.url().to_string(),
+            Search::Remote { search, .. } => search.url().to_string(),
         }
     }
 

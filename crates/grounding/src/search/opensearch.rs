@@ -15,6 +15,7 @@ use super::exchange::SearchRequest;
 use super::lenient::LenientValue;
 use super::passage::bounded_passage;
 use super::url::RemoteUrl;
+use super::vector_field::VectorField;
 use crate::Passage;
 
 /// Field names, the likeliest first. Common importers write those with a dot.
@@ -41,19 +42,30 @@ const DATE_FIELDS: [&str; 12] = [
 /// The characters that are percent-encoded in a URL.
 const ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
+/// With a vector, documents are also found by the vectors in its field.
 pub(super) fn search_request(
     url: &RemoteUrl,
     index: &str,
     query: &str,
+    vector: Option<(&VectorField, &[f32])>,
     limit: usize,
     deadline: Duration,
 ) -> SearchRequest {
-    request(url, index, match_words(query), limit, deadline)
+    let mut body = body(match_words(query), limit, deadline);
+    if let Some((field, numbers)) = vector {
+        field.add_to(&mut body, numbers, limit);
+    }
+    request(url, index, &body)
 }
 
 /// Finds any documents, those with the words first. Shows whether documents can be read.
 pub(super) fn probe_request(url: &RemoteUrl, index: &str, query: &str, deadline: Duration) -> SearchRequest {
-    request(url, index, json!({"bool": {"must": {"match_all": {}}, "should": [match_words(query)]}}), 1, deadline)
+    let any = json!({"bool": {"must": {"match_all": {}}, "should": [match_words(query)]}});
+    request(url, index, &body(any, 1, deadline))
+}
+
+pub(super) fn mapping_request(url: &RemoteUrl, index: &str) -> SearchRequest {
+    SearchRequest { url: url.join(&format!("/{index}/_mapping")), json: None }
 }
 
 /// The error for a status other than 200.
@@ -156,15 +168,18 @@ fn match_words(query: &str) -> Value {
 }
 
 /// The server's timeout is slightly shorter than the deadline, so that it can still report it.
-fn request(url: &RemoteUrl, index: &str, query: Value, limit: usize, deadline: Duration) -> SearchRequest {
+fn body(query: Value, limit: usize, deadline: Duration) -> Value {
     let timeout = (deadline / 10 * 9).as_millis().clamp(1, 3_600_000);
     let read = [TITLE_FIELDS.as_slice(), &TEXT_FIELDS, &URL_FIELDS, &DATE_FIELDS].concat();
-    let json = json!({
+    json!({
         "size": limit,
         "timeout": format!("{timeout}ms"),
         "track_total_hits": false,
         "_source": read,
         "query": query,
-    });
-    SearchRequest { url: url.join(&format!("/{index}/_search")), json: Some(json.to_string()) }
+    })
+}
+
+fn request(url: &RemoteUrl, index: &str, body: &Value) -> SearchRequest {
+    SearchRequest { url: url.join(&format!("/{index}/_search")), json: Some(body.to_string()) }
 }

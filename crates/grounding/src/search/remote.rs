@@ -4,18 +4,22 @@ use std::time::{Duration, Instant};
 
 use breaker::{Breaker, CallToken, Verdict};
 use parking_lot::Mutex;
+use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
 use super::clients::{Clients, Transport};
 use super::error::SearchError;
 use super::exchange::{MAX_RESPONSE_BYTES, SearchRequest, send};
 use super::url::{Kind, RemoteUrl};
+use super::vector_field::VectorField;
 use super::{opensearch, searxng};
 use crate::Passage;
 
 const MAX_LIMIT: usize = 100;
 /// For `check` and `probe`: reveals nothing about a user, and every search engine finds it.
 const PROBE_QUERY: &str = "encyclopedia";
+/// How long an index's mapping is taken to be unchanged.
+const MAPPING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shared by all threads. Each tokio runtime has separate connections.
 pub struct RemoteSearch {
@@ -24,13 +28,22 @@ pub struct RemoteSearch {
     deadline: Duration,
     breaker: Mutex<Breaker>,
     epoch: Instant,
+    /// The fields with vectors, and when they were read.
+    vector_fields: Mutex<Option<(Instant, Vec<VectorField>)>>,
 }
 
 impl RemoteSearch {
     /// The deadline covers a whole search, from connecting to the last byte.
     pub fn new(url: RemoteUrl, deadline: Duration) -> Result<Self, SearchError> {
         let clients = Clients::new(if url.is_encrypted() { Transport::Tls } else { Transport::Plain })?;
-        Ok(Self { url, clients, deadline, breaker: Mutex::default(), epoch: Instant::now() })
+        Ok(Self {
+            url,
+            clients,
+            deadline,
+            breaker: Mutex::default(),
+            epoch: Instant::now(),
+            vector_fields: Mutex::default(),
+        })
     }
 
     pub fn url(&self) -> &RemoteUrl {
@@ -44,22 +57,52 @@ impl RemoteSearch {
 
     /// Best first. Dropping the future closes the connection and counts neither as success nor as failure.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        self.search_traced(&HeaderMap::new(), query, limit).await
+        self.search_traced(&HeaderMap::new(), query, None, limit).await
     }
 
-    /// Also sends the headers of the trace context.
+    /// Also sends the headers of the trace context, and the query's vector if a field of the index has vectors of its size.
+    /// If the server refuses the vector, it is asked for the words alone, until the mapping is read again.
     pub async fn search_traced(
         &self,
         trace: &HeaderMap,
         query: &str,
+        vector: Option<&[f32]>,
         limit: usize,
     ) -> Result<Vec<Passage>, SearchError> {
         let limit = limit.min(MAX_LIMIT);
-        let Some(request) = self.search_request(query, limit) else { return Ok(Vec::new()) };
+        let field = match vector {
+            Some(numbers) => self.vector_fields().await.into_iter().find(|field| field.dimensions == numbers.len()),
+            None => None,
+        };
+        let vector = field.as_ref().zip(vector);
+        let Some(request) = self.search_request(query, vector, limit) else { return Ok(Vec::new()) };
         let mut attempt = TrackedAttempt::begin(self).ok_or(SearchError::CircuitOpen)?;
-        let found = self.send(request, limit, trace).await;
+        let mut found = self.send(request, limit, trace).await;
+        if vector.is_some() && matches!(found, Err(SearchError::Refused(StatusCode::BAD_REQUEST))) {
+            *self.vector_fields.lock() = Some((Instant::now(), Vec::new()));
+            if let Some(request) = self.search_request(query, None, limit) {
+                found = self.send(request, limit, trace).await;
+            }
+        }
         attempt.verdict = found.as_ref().map_or_else(SearchError::verdict, |_| Verdict::Good);
         found
+    }
+
+    /// The fields of the index with vectors. None on other servers, and while the mapping cannot be read.
+    pub async fn vector_fields(&self) -> Vec<VectorField> {
+        let Kind::Opensearch { index } = &self.url.kind else { return Vec::new() };
+        if let Some((read, fields)) = &*self.vector_fields.lock()
+            && read.elapsed() < MAPPING_INTERVAL
+        {
+            return fields.clone();
+        }
+        let request = opensearch::mapping_request(&self.url, index);
+        let fields = match self.exchange(request, self.deadline / 4, &HeaderMap::new()).await {
+            Ok(body) => VectorField::parse_mapping(&body),
+            Err(_reported_by_the_search) => Vec::new(),
+        };
+        *self.vector_fields.lock() = Some((Instant::now(), fields.clone()));
+        fields
     }
 
     /// One search through the breaker, so that a server that has recovered is used again.
@@ -88,27 +131,25 @@ impl RemoteSearch {
     }
 
     /// `None` if there is nothing to search for.
-    fn search_request(&self, query: &str, limit: usize) -> Option<SearchRequest> {
+    fn search_request(
+        &self,
+        query: &str,
+        vector: Option<(&VectorField, &[f32])>,
+        limit: usize,
+    ) -> Option<SearchRequest> {
         if limit == 0 || query.trim().is_empty() {
             return None;
         }
         match &self.url.kind {
             Kind::Searxng => searxng::search_request(&self.url, query),
             Kind::Opensearch { index } => {
-                Some(opensearch::search_request(&self.url, index, query, limit, self.deadline))
+                Some(opensearch::search_request(&self.url, index, query, vector, limit, self.deadline))
             }
         }
     }
 
     async fn send(&self, request: SearchRequest, limit: usize, trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
-        let request = request.build(&self.clients.for_current_runtime()?, self.url.credentials.as_ref());
-        let request = request.headers(trace.clone());
-        let status_error = match &self.url.kind {
-            Kind::Searxng => searxng::status_error,
-            Kind::Opensearch { .. } => opensearch::status_error,
-        };
-        let body = tokio::time::timeout(self.deadline, send(request, MAX_RESPONSE_BYTES, status_error)).await;
-        let body = body.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?;
+        let body = self.exchange(request, self.deadline, trace).await?;
         // Up to 2 MiB take milliseconds, which would delay the other requests of this thread.
         let kind = self.url.kind.clone();
         let parsed = tokio::task::spawn_blocking(move || match &kind {
@@ -116,6 +157,23 @@ impl RemoteSearch {
             Kind::Opensearch { index } => opensearch::parse_passages(&body, index, limit),
         });
         parsed.await.unwrap_or(Err(SearchError::Malformed))
+    }
+
+    /// The body of the response.
+    async fn exchange(
+        &self,
+        request: SearchRequest,
+        deadline: Duration,
+        trace: &HeaderMap,
+    ) -> Result<Vec<u8>, SearchError> {
+        let request = request.build(&self.clients.for_current_runtime()?, self.url.credentials.as_ref());
+        let request = request.headers(trace.clone());
+        let status_error = match &self.url.kind {
+            Kind::Searxng => searxng::status_error,
+            Kind::Opensearch { .. } => opensearch::status_error,
+        };
+        let body = tokio::time::timeout(deadline, send(request, MAX_RESPONSE_BYTES, status_error)).await;
+        body.unwrap_or(Err(SearchError::TimedOut(deadline)))
     }
 
     fn now_millis(&self) -> u64 {

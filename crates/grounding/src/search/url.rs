@@ -46,6 +46,11 @@ impl fmt::Debug for Credentials {
 }
 
 impl RemoteUrl {
+    /// Whether the server's index can have vectors.
+    pub fn can_have_vectors(&self) -> bool {
+        matches!(self.kind, Kind::Opensearch { .. })
+    }
+
     pub(super) fn is_encrypted(&self) -> bool {
         self.base.scheme() == "https"
     }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use grounding::search::SearchError;
+use grounding::Passage;
+use grounding::search::{RemoteSearch, SearchError};
 use jiff::civil::date;
 use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::server::{Response, Server, recording};
@@ -138,4 +140,103 @@ async fn check_reports_successes_and_failures() {
     let error = remote(&server.opensearch(), LONG_DEADLINE).check().await.unwrap_err();
     assert_eq!(error, SearchError::Unreadable);
     assert!(error.to_string().contains("title, name"), "{error}");
+}
+
+/// An index with these fields, which finds one document.
+async fn index_with(fields: Value) -> Server {
+    let mapping = json!({ "handbook-2": { "mappings": { "properties": fields } } }).to_string();
+    Server::start(move |at| match at {
+        0 => Response::json(mapping.clone()),
+        _ => Response::recorded("opensearch-hits"),
+    })
+    .await
+}
+
+async fn search_with(remote: &RemoteSearch, vector: &[f32]) -> Result<Vec<Passage>, SearchError> {
+    remote.search_traced(&HeaderMap::new(), "opening hours", Some(vector), 7).await
+}
+
+fn body(server: &Server, at: usize) -> Value {
+    serde_json::from_str(&server.received()[at].body).unwrap()
+}
+
+#[tokio::test]
+async fn words_and_vectors_are_searched_in_one_query() {
+    let server = index_with(json!({
+        "title": { "type": "text" },
+        "short": { "type": "knn_vector", "dimension": 2 },
+        "meta": { "properties": { "vector": { "type": "knn_vector", "dimension": 3 } } },
+    }))
+    .await;
+    let remote = remote(&server.opensearch(), LONG_DEADLINE);
+    for _ in 0..2 {
+        assert_eq!(search_with(&remote, &[0.5, 0.0, -1.0]).await.unwrap().len(), 5);
+    }
+    assert_eq!(server.received()[0].line, "GET /handbook/_mapping HTTP/1.1");
+    assert_eq!(server.counts().requests, 3, "the mapping is read once");
+    let both = &body(&server, 1)["query"]["bool"]["should"];
+    assert_eq!(both[0]["multi_match"]["query"], "opening hours");
+    assert_eq!(both[1]["knn"]["meta.vector"]["vector"], json!([0.5, 0.0, -1.0]));
+    assert_eq!(both[1]["knn"]["meta.vector"]["k"], 7);
+}
+
+#[tokio::test]
+async fn elasticsearch_compares_vectors_beside_the_query() {
+    let server = index_with(json!({
+        "kept": { "type": "dense_vector", "dims": 2, "index": false },
+        "embedding": { "type": "dense_vector", "dims": 2 },
+    }))
+    .await;
+    search_with(&remote(&server.opensearch(), LONG_DEADLINE), &[0.5, 1.0]).await.unwrap();
+    let body = body(&server, 1);
+    assert_eq!(body["query"]["multi_match"]["query"], "opening hours");
+    assert_eq!((&body["knn"]["field"], &body["knn"]["query_vector"]), (&json!("embedding"), &json!([0.5, 1.0])));
+    assert!(body["knn"]["num_candidates"].as_u64() >= body["knn"]["k"].as_u64());
+}
+
+#[tokio::test]
+async fn without_vectors_of_the_same_size_documents_are_found_by_words() {
+    let other_sizes = json!({
+        "embedding": { "type": "knn_vector", "dimension": 3 },
+        "chunks": { "type": "nested", "properties": { "vector": { "type": "knn_vector", "dimension": 2 } } },
+        "odd": { "type": "knn_vector", "dimension": "2" },
+    });
+    for fields in [json!({ "text": { "type": "text" } }), other_sizes, json!([1]), json!(null)] {
+        let server = index_with(fields).await;
+        search_with(&remote(&server.opensearch(), LONG_DEADLINE), &[0.5, 1.0]).await.unwrap();
+        let body = body(&server, 1);
+        assert!(body["query"]["multi_match"].is_object() && body.get("knn").is_none(), "{body}");
+    }
+    // A pattern of two indices, of which one has no vectors.
+    let field = json!({ "properties": { "v": { "type": "knn_vector", "dimension": 2 } } });
+    let mapping = json!({ "a": { "mappings": field }, "b": { "mappings": {} } }).to_string();
+    let server = Server::always(Response::json(mapping)).await;
+    assert_eq!(remote(&server.opensearch(), LONG_DEADLINE).vector_fields().await, []);
+}
+
+#[tokio::test]
+async fn a_refused_vector_or_an_unreadable_mapping_leaves_the_words() {
+    let mapping = r#"{"a":{"mappings":{"properties":{"v":{"type":"knn_vector","dimension":2}}}}}"#;
+    let server = Server::start(move |at| match at {
+        0 => Response::json(mapping),
+        1 => Response::status(400),
+        _ => Response::recorded("opensearch-hits"),
+    })
+    .await;
+    let searching = remote(&server.opensearch(), LONG_DEADLINE);
+    for _ in 0..2 {
+        assert_eq!(search_with(&searching, &[0.5, 1.0]).await.unwrap().len(), 5);
+    }
+    assert_eq!(server.counts().requests, 4, "the vector is not sent again");
+    assert!(body(&server, 3)["query"]["multi_match"].is_object());
+
+    for mapping in [Response::status(500), Response::json("<html>"), Response::json("[]")] {
+        let server = Server::start(move |at| match at {
+            0 => mapping.clone(),
+            _ => Response::recorded("opensearch-hits"),
+        })
+        .await;
+        let searching = remote(&server.opensearch(), LONG_DEADLINE);
+        assert_eq!(search_with(&searching, &[0.5, 1.0]).await.unwrap().len(), 5);
+    }
 }

@@ -113,10 +113,20 @@ impl EmbeddingsServer {
     /// The vector of a question, within the deadline.
     pub(crate) async fn question(&self, text: &str) -> Result<QuestionVector, SearchError> {
         let model = self.model().await?;
+        Ok(QuestionVector::new(model.id, &self.question_numbers(&model, text).await?, model.scale))
+    }
+
+    /// The vector of a question as the server sent it, for vectors that are stored elsewhere. `None` while the server fails.
+    pub(crate) async fn raw_question(&self, text: &str) -> Option<Vec<f32>> {
+        let model = self.found.lock().clone()?;
+        self.question_numbers(&model, text).await.ok()
+    }
+
+    async fn question_numbers(&self, model: &ServedModel, text: &str) -> Result<Vec<f32>, SearchError> {
         let text = self.prefixes.question.clone() + cut(text, MAX_QUESTION_CHARS);
-        let vectors = self.vectors(&model, &[text], self.deadline).await;
+        let vectors = self.vectors(model, &[text], self.deadline).await;
         self.forget_after(&vectors);
-        Ok(QuestionVector::new(model.id, vectors?.first().ok_or(SearchError::Malformed)?, model.scale))
+        vectors?.into_iter().next().ok_or(SearchError::Malformed)
     }
 
     /// The vectors of passages. Fails if the server no longer has the model with this id.
