@@ -184,7 +184,8 @@ pub(crate) async fn check_remote(settings: &Settings, search: &RemoteSearch) -> 
             field.name, field.dimensions
         ))),
         (None, None) => Err(CliError::new(
-            "no field of the index has the type knn_vector or dense_vector: set `search.embeddings` to off.",
+            "no field of the index has the type knn_vector or dense_vector, or this user may not read its mapping: set \
+             `search.embeddings` to off.",
         )),
     }
 }
