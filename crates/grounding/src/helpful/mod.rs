@@ -35,7 +35,7 @@ const BIAS: f32 = 2.0;
 /// The weight of the question's words beside the cosine.
 const PER_COVERAGE: f32 = 0.5;
 /// Below this, the documents are about something else. Calibrated on questions that no document of the set answers.
-const MIN_NEARNESS: f32 = 0.12;
+const MIN_NEARNESS: f32 = 0.1;
 /// More than all other evidence.
 const TOO_FAR: f32 = -20.0;
 /// Hits whose words are counted.
