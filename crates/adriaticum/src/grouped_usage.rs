@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use format::{Group, GroupRow, NO_ONE, NO_PROJECT, date, money, number, rfc3339_seconds, write_csv};
-use store::{Cost, Currency, Figures, UsageReport};
+use format::{Group, GroupRow, money, number, rfc3339_seconds, write_csv};
+use store::{Cost, Currency, UsageReport};
 
 use crate::error::CliError;
 use crate::table::Table;
@@ -22,32 +22,13 @@ pub(crate) fn write_as_table(out: &mut impl Write, report: &UsageReport, group: 
         vec![title.as_str(), ">REQUESTS", ">FAILED", ">PROMPT TOKENS", ">COMPLETION TOKENS", ">TOTAL TOKENS"];
     headings.extend(report.currency.map(|_| ">COST"));
     let mut table = Table::new(&headings);
-    let mut row = |name: String, figures: &Figures, succeeded: u64, cost: Option<Cost>| {
+    for row in GroupRow::all(report, group) {
+        let figures = &row.figures;
         let of = |figure| measured(figure, figures.requests);
-        let failed = number(figures.requests.saturating_sub(succeeded));
-        let cells =
-            [name, number(figures.requests), failed, of(figures.prompt), of(figures.completion), of(figures.total)];
-        table.row(cells.into_iter().chain(report.currency.map(|currency| priced(cost, currency))));
-    };
-    match group {
-        Group::Time | Group::Day => {
-            report.by_time.iter().for_each(|it| row(date(it.start), &it.figures, it.succeeded, it.cost));
-        }
-        Group::Key => {
-            let keys = report.by_key.iter();
-            keys.for_each(|it| row(format!("{} {}", it.key, it.name), &it.figures, it.succeeded, it.cost));
-        }
-        Group::Person => report.by_person.iter().for_each(|it| {
-            let name = |person: &store::Person| format!("{} <{}>", person.name, person.email);
-            row(it.person.as_ref().map_or_else(|| NO_ONE.into(), name), &it.figures, it.succeeded, it.cost);
-        }),
-        Group::Project => report.by_project.iter().for_each(|it| {
-            let name = it.project.as_ref().map_or_else(|| NO_PROJECT.into(), store::Project::to_string);
-            row(name, &it.figures, it.succeeded, it.cost);
-        }),
-        Group::Outcome => {}
+        let (requests, failed) = (number(figures.requests), number(row.failed()));
+        let cells = [row.title(), requests, failed, of(figures.prompt), of(figures.completion), of(figures.total)];
+        table.row(cells.into_iter().chain(report.currency.map(|currency| priced(row.cost, currency))));
     }
-    row("all".into(), &report.totals, report.succeeded, report.cost);
     write!(out, "{table}")?;
     if let Some(cost) = report.cost {
         let (counted, all) = (number(cost.requests), number(report.totals.requests));

@@ -10,8 +10,8 @@ use format::{
 };
 use serde::Serialize;
 use store::{
-    AccountId, Email, Figures, Latencies, Measured, Period, Phase, RecordedRequest, RequestQuery, Step, Store,
-    UsageQuery, UsageReport, Viewer,
+    AccountId, Email, Figures, GroupLabel, Latencies, Measured, Period, Phase, RecordedRequest, RequestQuery, Step,
+    Store, UsageGroup, UsageQuery, UsageReport, Viewer,
 };
 
 use crate::accounts::find_account;
@@ -127,18 +127,21 @@ fn write_report(out: &mut impl Write, report: &UsageReport) -> Result<(), CliErr
     writeln!(out, "Since {} until {}\n", rfc3339_seconds(report.since), rfc3339_seconds(report.until))?;
     let mut totals = Table::new(&["OUTCOME", ">REQUESTS", ">PROMPT TOKENS", ">COMPLETION TOKENS", ">TOTAL TOKENS"]);
     for usage in &report.by_outcome {
-        totals.row(figures_row(outcome(usage.status, usage.code.as_deref()), &usage.figures));
+        if let GroupLabel::Outcome(status, code) = &usage.label {
+            totals.row(figures_row(outcome(*status, code.as_deref()), &usage.figures));
+        }
     }
     totals.row(figures_row("all".into(), &report.totals));
     writeln!(out, "{totals}")?;
 
-    if !report.by_key.is_empty() {
+    if !report.groups.is_empty() {
         let mut keys = Table::new(&["KEY", "NAME", ">REQUESTS", ">SUCCEEDED", ">TOTAL TOKENS", "LAST USED"]);
-        for usage in &report.by_key {
+        for usage in &report.groups {
+            let GroupLabel::Key(key) = &usage.label else { continue };
             let figures = &usage.figures;
             keys.row([
-                usage.key.to_string(),
-                usage.name.clone(),
+                key.id.to_string(),
+                key.name.clone(),
                 number(figures.requests),
                 number(usage.succeeded),
                 measured(figures.total, figures.requests),
@@ -239,6 +242,26 @@ struct JsonKey {
     figures: Sums,
 }
 
+impl JsonOutcome {
+    fn new(usage: &UsageGroup) -> Option<Self> {
+        let GroupLabel::Outcome(status, code) = &usage.label else { return None };
+        Some(Self { status: *status, code: code.clone(), figures: (&usage.figures).into() })
+    }
+}
+
+impl JsonKey {
+    fn new(usage: &UsageGroup) -> Option<Self> {
+        let GroupLabel::Key(key) = &usage.label else { return None };
+        Some(Self {
+            key_id: key.id.to_string(),
+            name: key.name.clone(),
+            succeeded: usage.succeeded,
+            last_used_at: rfc3339_seconds(usage.figures.last_at),
+            figures: (&usage.figures).into(),
+        })
+    }
+}
+
 impl From<&Figures> for Sums {
     fn from(figures: &Figures) -> Self {
         Self { requests: figures.requests, tokens: figures.into() }
@@ -260,26 +283,8 @@ impl From<&UsageReport> for JsonReport {
             until: rfc3339_seconds(report.until),
             totals: (&report.totals).into(),
             searched: report.all_latencies().count(Phase::Search),
-            by_outcome: report
-                .by_outcome
-                .iter()
-                .map(|usage| JsonOutcome {
-                    status: usage.status,
-                    code: usage.code.clone(),
-                    figures: (&usage.figures).into(),
-                })
-                .collect(),
-            by_key: report
-                .by_key
-                .iter()
-                .map(|usage| JsonKey {
-                    key_id: usage.key.to_string(),
-                    name: usage.name.clone(),
-                    succeeded: usage.succeeded,
-                    last_used_at: rfc3339_seconds(usage.figures.last_at),
-                    figures: (&usage.figures).into(),
-                })
-                .collect(),
+            by_outcome: report.by_outcome.iter().filter_map(JsonOutcome::new).collect(),
+            by_key: report.groups.iter().filter_map(JsonKey::new).collect(),
             latency_us: by_phase(&report.latencies),
             failed_latency_us: by_phase(&report.failed_latencies),
         }
@@ -294,8 +299,10 @@ fn group_columns() -> Vec<&'static str> {
 fn groups(report: &UsageReport) -> Vec<(&'static str, String, u64, TokenSums)> {
     let row = |group, name, figures: &Figures| (group, name, figures.requests, figures.into());
     let all = std::iter::once(row("all", String::new(), &report.totals));
-    let outcomes = report.by_outcome.iter();
-    let outcomes = outcomes.map(|usage| row("outcome", outcome(usage.status, usage.code.as_deref()), &usage.figures));
-    let keys = report.by_key.iter().map(|usage| row("key", usage.key.to_string(), &usage.figures));
-    all.chain(outcomes).chain(keys).collect()
+    let groups = report.by_outcome.iter().chain(&report.groups).filter_map(|usage| match &usage.label {
+        GroupLabel::Outcome(status, code) => Some(row("outcome", outcome(*status, code.as_deref()), &usage.figures)),
+        GroupLabel::Key(key) => Some(row("key", key.id.to_string(), &usage.figures)),
+        _ => None,
+    });
+    all.chain(groups).collect()
 }

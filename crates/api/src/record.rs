@@ -159,6 +159,7 @@ impl<'w> RequestRecord<'w> {
             request_id: self.id,
             key: caller.key(),
             owner: caller.owner(),
+            project: caller.project().cloned(),
             outcome,
             usage,
             timings: self.timings,

@@ -1,7 +1,7 @@
 //! Usage by group, for exports of the console and the command line.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use store::{Cost, Currency, Figures, Grouping, UsageReport};
+use store::{Cost, Currency, Figures, GroupLabel, Grouping, UsageGroup, UsageReport};
 
 use crate::csv::spreadsheet_safe;
 use crate::times::{date, rfc3339_millis, rfc3339_seconds};
@@ -41,6 +41,29 @@ impl Group {
             Self::Outcome => None,
         }
     }
+
+    /// The groups of this kind in a report that was made with this grouping.
+    pub fn of(self, report: &UsageReport) -> &[UsageGroup] {
+        match self {
+            Self::Time | Self::Day => &report.by_time,
+            Self::Key | Self::Person | Self::Project => &report.groups,
+            Self::Outcome => &report.by_outcome,
+        }
+    }
+}
+
+/// The id and the name of a group.
+fn id_and_name(label: &GroupLabel, group: Group) -> (Option<String>, String) {
+    match label {
+        GroupLabel::Time(start) if group == Group::Day => (Some(date(*start)), String::new()),
+        GroupLabel::Time(start) => (Some(rfc3339_millis(*start)), String::new()),
+        GroupLabel::Key(key) => (Some(key.id.to_string()), key.name.clone()),
+        GroupLabel::Person(Some(person)) => (Some(person.email.to_string()), person.name.clone()),
+        GroupLabel::Person(None) => (None, NO_ONE.into()),
+        GroupLabel::Project(Some(project)) => (Some(project.to_string()), String::new()),
+        GroupLabel::Project(None) => (None, NO_PROJECT.into()),
+        GroupLabel::Outcome(status, code) => (Some(status.to_string()), code.clone().unwrap_or_else(|| "ok".into())),
+    }
 }
 
 /// The names of groups without a person or project.
@@ -55,9 +78,9 @@ pub struct GroupRow {
     id: Option<String>,
     name: String,
     is_total: bool,
-    figures: Figures,
+    pub figures: Figures,
     succeeded: u64,
-    cost: Option<Cost>,
+    pub cost: Option<Cost>,
 }
 
 impl GroupRow {
@@ -70,51 +93,32 @@ impl GroupRow {
 
     /// The groups of a report; the total is last.
     pub fn all(report: &UsageReport, group: Group) -> Vec<Self> {
-        let row = |id: Option<String>, name: &str, figures: &Figures, succeeded: u64, cost| Self {
+        let row = |usage: &UsageGroup| {
+            let (id, name) = id_and_name(&usage.label, group);
+            let UsageGroup { figures, succeeded, cost, .. } = *usage;
+            Self { group, id, name, is_total: false, figures, succeeded, cost }
+        };
+        let mut rows: Vec<_> = group.of(report).iter().map(row).collect();
+        rows.push(Self {
             group,
-            id,
-            name: name.to_owned(),
-            is_total: false,
-            figures: *figures,
-            succeeded,
-            cost,
-        };
-        let mut rows: Vec<_> = match group {
-            Group::Time | Group::Day => {
-                let label = |start| if group == Group::Day { date(start) } else { rfc3339_millis(start) };
-                let slices = report.by_time.iter();
-                slices.map(|it| row(Some(label(it.start)), "", &it.figures, it.succeeded, it.cost)).collect()
-            }
-            Group::Key => {
-                let keys = report.by_key.iter();
-                keys.map(|it| row(Some(it.key.to_string()), &it.name, &it.figures, it.succeeded, it.cost)).collect()
-            }
-            Group::Person => {
-                let person = |it: &store::PersonUsage| match &it.person {
-                    Some(person) => {
-                        row(Some(person.email.to_string()), &person.name, &it.figures, it.succeeded, it.cost)
-                    }
-                    None => row(None, NO_ONE, &it.figures, it.succeeded, it.cost),
-                };
-                report.by_person.iter().map(person).collect()
-            }
-            Group::Project => {
-                let project = |it: &store::ProjectUsage| match &it.project {
-                    Some(project) => row(Some(project.to_string()), "", &it.figures, it.succeeded, it.cost),
-                    None => row(None, NO_PROJECT, &it.figures, it.succeeded, it.cost),
-                };
-                report.by_project.iter().map(project).collect()
-            }
-            Group::Outcome => {
-                let outcome = |it: &store::OutcomeUsage| {
-                    let succeeded = if it.code.is_none() { it.figures.requests } else { 0 };
-                    row(Some(it.status.to_string()), it.code.as_deref().unwrap_or("ok"), &it.figures, succeeded, None)
-                };
-                report.by_outcome.iter().map(outcome).collect()
-            }
-        };
-        rows.push(Self { is_total: true, ..row(None, "", &report.totals, report.succeeded, report.cost) });
+            id: None,
+            name: String::new(),
+            is_total: true,
+            figures: report.totals,
+            succeeded: report.succeeded,
+            cost: report.cost,
+        });
         rows
+    }
+
+    /// The group in a table of text.
+    pub fn title(&self) -> String {
+        match (self.group, &self.id) {
+            _ if self.is_total => "all".into(),
+            (Group::Key, Some(id)) => format!("{id} {}", self.name),
+            (Group::Person, Some(email)) => format!("{} <{email}>", self.name),
+            (_, id) => id.as_ref().unwrap_or(&self.name).clone(),
+        }
     }
 
     /// The cells of the CSV, with costs if there is a currency.
@@ -137,7 +141,7 @@ impl GroupRow {
         cells
     }
 
-    fn failed(&self) -> u64 {
+    pub fn failed(&self) -> u64 {
         self.figures.requests.saturating_sub(self.succeeded)
     }
 }

@@ -85,6 +85,7 @@ fn entry(micros: u64, number: u64, keys: &[KeyId]) -> Entry {
         request_id: RequestId::at_micros(micros, scattered),
         key: keys[(number / RUN).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_shr(20) as usize % keys.len()],
         owner: None,
+        project: None,
         outcome: if failed {
             Outcome { status: 502, code: Some("inference_error") }
         } else {

@@ -109,6 +109,7 @@ fn entry(key: chat::KeyId) -> Entry {
         request_id: RequestId::now(),
         key,
         owner: None,
+        project: None,
         outcome: Outcome { status: 200, code: None },
         usage: TokenUsage { prompt: Some(41), completion: Some(14), total: Some(55) },
         timings: Timings {

@@ -6,9 +6,10 @@ use chat::Timestamp;
 use crate::accounts::Email;
 use crate::audit_action::{AuditAction, AuditSubject, SubjectKind};
 use crate::patterns::Patterns;
+use crate::snapshot::Snapshot;
 use crate::sql::{Row, Transaction, Value, params};
 use crate::viewer::{Admin, Viewer};
-use crate::{Backend, Store, StoreError};
+use crate::{Store, StoreError};
 
 /// Lines that one search scans, in some tens of milliseconds.
 const MAX_SCANNED: u64 = 100_000;
@@ -114,24 +115,16 @@ impl Store {
 
     /// Newest first. A search stops after many lines, so that other searches can run.
     pub async fn audit(&self, _admin: Admin<'_>, query: &AuditQuery) -> Result<AuditPage, StoreError> {
-        let newest: u64 =
-            self.connection().await?.query_value("SELECT coalesce(max(number), 0) FROM audit", &[]).await?;
-        let end = query.before.unwrap_or(u64::MAX).min(newest + 1);
-        let first = end.saturating_sub(MAX_SCANNED);
-        let (query, limit) = (SearchTexts::new(query), query.limit as usize);
-        let records = match &self.backend {
-            Backend::Sqlite(backend) => {
-                let search = move |sqlite: &crate::sqlite::Sqlite| {
-                    sqlite.connection()?.query(SEARCH, &query.parameters(first, end), record)
-                };
-                backend.report(search).await?
-            }
-            Backend::Postgres(backend) => {
-                backend.client().await?.query(SEARCH, &query.parameters(first, end), record).await?
-            }
+        let (texts, before, limit) = (SearchTexts::new(query), query.before.unwrap_or(u64::MAX), query.limit as usize);
+        let search = async move |snapshot: &mut Snapshot<'_>| {
+            let newest: u64 = snapshot.value("SELECT coalesce(max(number), 0) FROM audit", &[]).await?;
+            let end = before.min(newest + 1);
+            let first = end.saturating_sub(MAX_SCANNED);
+            let records = snapshot.query(SEARCH, &texts.parameters(first, end), record).await?;
+            let searched_to = (first > 1 && records.len() < limit).then_some(first);
+            Ok(AuditPage { records, searched_to })
         };
-        let searched_to = (first > 1 && records.len() < limit).then_some(first);
-        Ok(AuditPage { records, searched_to })
+        self.report(search).await
     }
 }
 

@@ -163,7 +163,6 @@ impl KeyChange {
                 ("project", Value::from(project.as_str()), action)
             }
             Self::Owner(owner) => {
-                note_first_owner(transaction, id).await?;
                 let to = match owner {
                     Some(owner) => {
                         let found = find_account(transaction, *owner).await?.ok_or(AccountError::NoSuchAccount)?;
@@ -177,11 +176,4 @@ impl KeyChange {
         transaction.execute(&format!("UPDATE keys SET {column} = $2 WHERE id = $1"), &[(&id).into(), value]).await?;
         Ok(action)
     }
-}
-
-/// From now on the key's sums are kept by person; earlier sums belong to its first owner.
-async fn note_first_owner(transaction: &mut Transaction<'_>, id: KeyId) -> Result<(), StoreError> {
-    let note = "INSERT INTO given_keys (key_id, first_owner) SELECT id, coalesce(owner, '') FROM keys
-        WHERE id = $1 ON CONFLICT (key_id) DO NOTHING";
-    transaction.execute(note, params![&id]).await.map(drop)
 }

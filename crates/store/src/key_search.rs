@@ -9,7 +9,7 @@ use crate::keys::{KeyRecord, KeyState, SELECT_RECORD, VISIBLE, record};
 use crate::patterns::Patterns;
 use crate::sql::{Row, Value, params};
 use crate::viewer::Viewer;
-use crate::{Backend, Store, StoreError};
+use crate::{Store, StoreError};
 
 /// The criteria of a search.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,7 +84,7 @@ impl Store {
         let select = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id IN ({})", places.join(", "));
         let parameters: Vec<Value<'_>> =
             std::iter::once(viewer.scope().into()).chain(ids.iter().map(Value::from)).collect();
-        let uses = dispatch!(self, unfolded_uses())?;
+        let uses = self.unfolded_uses().await?;
         let keys = self.connection().await?.query(&select, &parameters, record).await?;
         let mut keys: HashMap<_, _> = keys.into_iter().map(|key| (key.id, key)).collect();
         let mut found: Vec<_> = ids.iter().filter_map(|id| keys.remove(id)).collect();

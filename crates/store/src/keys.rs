@@ -1,6 +1,6 @@
 //! API keys, and the rule by which a key is accepted.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
@@ -17,6 +17,7 @@ use crate::{Backend, Store, StoreError};
 pub struct Caller {
     key: KeyId,
     owner: Option<AccountId>,
+    project: Option<Project>,
     completions: bool,
     limits_version: u64,
     /// The digest of the presented key; `None` in the playground, whose key has no secret.
@@ -31,6 +32,11 @@ impl Caller {
     /// `None` for a key that was created at the command line.
     pub fn owner(&self) -> Option<AccountId> {
         self.owner
+    }
+
+    /// The project of the key, for which the request counts.
+    pub fn project(&self) -> Option<&Project> {
+        self.project.as_ref()
     }
 
     /// The version of the limits when the key was looked up.
@@ -126,7 +132,7 @@ impl KeyRecord {
     }
 
     /// Adds unfolded uses. They must be read before the record, in case they are folded in between.
-    pub(crate) fn add_use(&mut self, unfolded: &HashMap<KeyId, Timestamp>) {
+    pub(crate) fn add_use(&mut self, unfolded: &BTreeMap<KeyId, Timestamp>) {
         self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
     }
 }
@@ -150,13 +156,15 @@ impl Store {
             // Boxed, because with SQLite, too, this large future would be part of every request's future.
             Backend::Postgres(postgres) => Box::pin(postgres.find_key(key)).await,
         }?;
-        Ok(verify(digest, found, self.now()).map(|StoredKey { owner, completions, limits_version, .. }| Caller {
+        let caller = |StoredKey { owner, project, completions, limits_version, .. }| Caller {
             key,
             owner,
+            project,
             completions,
             limits_version,
             digest,
-        }))
+        };
+        Ok(verify(digest, found, self.now()).map(caller))
     }
 
     /// Creates a key for the viewer. A person may have at most `max_per_person` active keys. The plaintext is returned only
@@ -181,7 +189,7 @@ impl Store {
     /// The viewer's keys, or everyone's for an administrator; the newest last.
     pub async fn list_keys(&self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
         let list = format!("{SELECT_RECORD} WHERE {VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
-        let uses = dispatch!(self, unfolded_uses())?;
+        let uses = self.unfolded_uses().await?;
         let mut keys = self.connection().await?.query(&list, params![viewer.scope()], record).await?;
         keys.iter_mut().for_each(|key| key.add_use(&uses));
         Ok(keys)
@@ -189,7 +197,7 @@ impl Store {
 
     pub async fn key(&self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
-        let uses = dispatch!(self, unfolded_uses())?;
+        let uses = self.unfolded_uses().await?;
         let mut key = self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await?;
         key.iter_mut().for_each(|key| key.add_use(&uses));
         Ok(key)
@@ -347,15 +355,15 @@ pub(crate) async fn find_name(
 
 /// SQLite's query for every request; kept prepared.
 pub(crate) const FIND_KEY: &str = "SELECT digest, completions, expires_at, revoked_at, owner,
-        (SELECT version FROM limits_version), previous_digest, previous_until FROM keys WHERE id = $1";
+        (SELECT version FROM limits_version), previous_digest, previous_until, project FROM keys WHERE id = $1";
 
 /// PostgreSQL's query for several requests at a time; also kept prepared.
 pub(crate) const FIND_KEYS: &str =
     "SELECT digest, completions, expires_at, revoked_at, owner, version, previous_digest, previous_until,
-        keys.id FROM keys, limits_version
+        project, keys.id FROM keys, limits_version
     WHERE keys.id = ANY($1)";
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct StoredKey {
     pub(crate) digest: KeyDigest,
     pub(crate) completions: bool,
@@ -365,6 +373,7 @@ pub(crate) struct StoredKey {
     pub(crate) limits_version: u64,
     /// The digest of the previous secret, and until when it works.
     pub(crate) previous: Option<(KeyDigest, Timestamp)>,
+    pub(crate) project: Option<Project>,
 }
 
 impl StoredKey {
@@ -378,6 +387,7 @@ impl StoredKey {
             owner: row.get_optional(4)?,
             limits_version: row.get(5)?,
             previous: row.get_optional(6)?.map(KeyDigest::from_bytes).zip(row.get_optional(7)?),
+            project: row.get_optional(8)?,
         })
     }
 }
@@ -385,17 +395,18 @@ impl StoredKey {
 /// Unknown, expired and revoked keys take the same steps, so that timing does not distinguish them.
 fn verify(presented: Option<KeyDigest>, stored: Option<StoredKey>, now: Timestamp) -> Option<StoredKey> {
     let known = stored.is_some();
-    let unknown = StoredKey {
-        digest: KeyDigest::from_bytes([0; 32]),
+    let no_digest = KeyDigest::from_bytes([0; 32]);
+    let stored = stored.unwrap_or(StoredKey {
+        digest: no_digest,
         completions: false,
         expires_at: None,
         revoked_at: None,
         owner: None,
         limits_version: 0,
         previous: None,
-    };
-    let stored = stored.unwrap_or(unknown);
-    let (previous, until) = stored.previous.unwrap_or((unknown.digest, Timestamp::default()));
+        project: None,
+    });
+    let (previous, until) = stored.previous.unwrap_or((no_digest, Timestamp::default()));
     let same =
         presented.is_none_or(|digest| stored.digest.matches(&digest) | (previous.matches(&digest) & (now < until)));
     let active = KeyState::at(now, stored.expires_at, stored.revoked_at) == KeyState::Active;

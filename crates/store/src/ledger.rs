@@ -267,6 +267,7 @@ mod tests {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
             owner: None,
+            project: None,
             outcome: Outcome { status: 200, code: None },
             usage: Default::default(),
             timings: Timings::default(),

@@ -5,29 +5,6 @@
 //! returns a `Receipt` once a row is durable. Every figure is a sum over rows: the roll-ups contain most of them, and a
 //! read adds the newest ones (`fold`). Message text is never stored.
 
-/// Calls a method that both backends have. Only PostgreSQL's is async.
-macro_rules! dispatch {
-    ($store:expr, $method:ident ($($argument:expr),*)) => {
-        match &$store.backend {
-            Backend::Sqlite(backend) => backend.$method($($argument),*),
-            Backend::Postgres(backend) => backend.$method($($argument),*).await,
-        }
-    };
-}
-
-/// Calls a method that both backends have and that may take long: SQLite's runs on a thread for reports.
-macro_rules! dispatch_report {
-    ($store:expr, $method:ident ($viewer:expr, $query:expr $(, $argument:expr)*)) => {
-        match &$store.backend {
-            Backend::Sqlite(backend) => {
-                let (viewer, query) = (Clone::clone($viewer), Clone::clone($query));
-                backend.report(move |sqlite| sqlite.$method(&viewer, &query $(, $argument)*)).await
-            }
-            Backend::Postgres(backend) => backend.$method($viewer, $query $(, $argument)*).await,
-        }
-    };
-}
-
 mod accounts;
 mod audit;
 mod audit_action;
@@ -63,7 +40,8 @@ mod project;
 mod pruning;
 mod replies;
 mod report;
-mod request_search;
+mod reports;
+mod requests;
 mod retention;
 mod rollup;
 mod scope;
@@ -71,10 +49,11 @@ mod search_index;
 mod second_factors;
 mod sessions;
 mod sign_in_failures;
+mod snapshot;
 mod sql;
 mod sqlite;
-mod sum_cache;
 mod token;
+mod unfolded;
 mod usage;
 mod viewer;
 mod writer;
@@ -84,7 +63,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chat::{RequestId, Timestamp};
+use chat::Timestamp;
 
 pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
 pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, ProviderRefusal, WrongPasswords};
@@ -120,8 +99,8 @@ pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMet
 pub use sqlite::{BackupError, BackupSummary, back_up, check_copy};
 pub use token::Token;
 pub use usage::{
-    Grouping, KeyUsage, OutcomeUsage, Period, Person, PersonUsage, ProjectUsage, RecordedRequest, RequestPage,
-    RequestQuery, StatusFilter, Step, TimeSlice, UsageQuery, UsageReport,
+    GroupLabel, Grouping, Period, Person, RecordedRequest, RequestPage, RequestQuery, StatusFilter, Step, UsageGroup,
+    UsageQuery, UsageReport, UsedKey,
 };
 pub use viewer::{Admin, Role, RoleError, Viewer};
 
@@ -276,51 +255,11 @@ impl Store {
         }
     }
 
-    /// Sums from the roll-ups; `None` for a key that the viewer may not see.
-    pub async fn usage(&self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
-        let now = self.now();
-        dispatch_report!(self, usage(viewer, query, now))
-    }
-
-    pub async fn usage_by_key(&self, viewer: &Viewer, period: Period) -> Result<Vec<KeyUsage>, StoreError> {
-        match &self.backend {
-            Backend::Sqlite(backend) => {
-                let viewer = viewer.clone();
-                backend.report(move |sqlite| sqlite.usage_by_key(&viewer, period)).await
-            }
-            Backend::Postgres(backend) => backend.usage_by_key(viewer, period).await,
-        }
-    }
-
-    /// Newest first. Searches on until `limit` rows are found or none are left.
-    pub async fn requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<Vec<RecordedRequest>, StoreError> {
-        let (mut rows, mut query) = (Vec::new(), query.clone());
-        loop {
-            let page = self.search_requests(viewer, &query).await?;
-            query.limit = query.limit.saturating_sub(page.rows.len() as u32);
-            rows.extend(page.rows);
-            match page.searched_to {
-                Some(_) if query.limit > 0 => query.before = page.searched_to,
-                _ => return Ok(rows),
-            }
-        }
-    }
-
-    /// Newest first. A search stops after many rows, so that other searches can run.
-    pub async fn search_requests(&self, viewer: &Viewer, query: &RequestQuery) -> Result<RequestPage, StoreError> {
-        let mut page: RequestPage = dispatch_report!(self, search_requests(viewer, query))?;
-        page.rows.iter_mut().for_each(|row| row.hide_from(viewer));
-        Ok(page)
-    }
-
-    pub async fn request(&self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
-        let mut found: Option<RecordedRequest> = dispatch!(self, request(viewer, id))?;
-        found.iter_mut().for_each(|row| row.hide_from(viewer));
-        Ok(found)
-    }
-
     /// The problems found; empty if there are none. Reads every page of a SQLite file.
     pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
-        dispatch!(self, check_integrity())
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.check_integrity(),
+            Backend::Postgres(postgres) => postgres.check_integrity().await,
+        }
     }
 }

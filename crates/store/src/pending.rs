@@ -4,9 +4,9 @@
 //! Rows are deleted after the retention, sums are not. So an hour whose rows no longer all exist is counted whole.
 
 use crate::report::RollupRow;
-use crate::rollup::{KeySum, LedgerRow, PersonSumKey, Resolution, RollupKey, Rollups, SumKey};
+use crate::rollup::{KeySum, LedgerRow, Resolution, RollupKey, Rollups, SumKey};
 use crate::scope::Scope;
-use crate::usage::Period;
+use crate::usage::{Period, RequestScope};
 
 pub(crate) struct PendingRows {
     period: Period,
@@ -18,8 +18,7 @@ pub(crate) struct PendingRows {
 impl PendingRows {
     /// The rows of the period's cut hours are still to be added.
     pub(crate) fn new(period: Period, unfolded: Rollups) -> Self {
-        let of_cut_hours = unfolded.same_keys();
-        Self { period, is_widened: false, unfolded, of_cut_hours }
+        Self { period, is_widened: false, unfolded, of_cut_hours: Rollups::default() }
     }
 
     /// Counts an hour whole unless all of its rows exist. `folded` is the number of its rows in the sums. Returns whether
@@ -55,10 +54,10 @@ impl PendingRows {
         &self.unfolded
     }
 
-    pub(crate) fn hours(&self, scope: Scope) -> impl Iterator<Item = RollupRow> {
+    pub(crate) fn hours(&self, scope: RequestScope) -> impl Iterator<Item = RollupRow> {
         let whole = self.period.whole_hours();
         let unfolded = self.unfolded.hours().filter(move |(key, ..)| whole.contains(&key.start));
-        let all = unfolded.chain(self.of_cut_hours.hours()).filter(move |(key, ..)| key.scope == scope);
+        let all = unfolded.chain(self.of_cut_hours.hours()).filter(move |(key, ..)| scope.counts(key));
         all.map(|(key, figures, latencies)| RollupRow {
             start: key.start,
             status: key.status,
@@ -68,17 +67,10 @@ impl PendingRows {
         })
     }
 
-    /// By hour and key.
+    /// By hour, key, owner and project.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
         let whole = self.period.whole_hours();
         let unfolded = self.unfolded.sums().filter(move |(key, _)| whole.contains(&key.start));
         unfolded.chain(self.of_cut_hours.sums()).filter(|(key, _)| key.span == Resolution::Hour)
-    }
-
-    /// By hour, key and person.
-    pub(crate) fn people(&self) -> impl Iterator<Item = (&PersonSumKey, &KeySum)> {
-        let whole = self.period.whole_hours();
-        let unfolded = self.unfolded.people().filter(move |(key, _)| whole.contains(&key.of_key.start));
-        unfolded.chain(self.of_cut_hours.people()).filter(|(key, _)| key.of_key.span == Resolution::Hour)
     }
 }

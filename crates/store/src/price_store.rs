@@ -102,7 +102,7 @@ pub(crate) fn price_list(rows: Vec<PriceRow>) -> PriceList {
     let currency = rows.first().map(|(.., currency)| *currency);
     let mut prices: BTreeMap<String, Price> = rows.into_iter().map(|(label, price, _)| (label, price)).collect();
     let default = prices.remove("");
-    let projects = prices.into_iter().map(|(label, price)| (Project::stored(label), price)).collect();
+    let projects = prices.into_iter().map(|(label, price)| (Project::stored(&label), price)).collect();
     PriceList { currency, default, projects }
 }
 

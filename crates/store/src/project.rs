@@ -1,11 +1,12 @@
-//! The project of a key: a free label, by which usage is grouped and priced. A key has at most one. A report counts all
-//! use of a key for the label that the key has at that time.
+//! The project of a key: a free label, by which usage is grouped and priced. A key has at most one. A request counts for
+//! the label that its key had at that time.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// 1 to 60 characters, none of them a control character, without surrounding white space.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Project(String);
+pub struct Project(Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a project has 1 to {} printable characters", Project::MAX_CHARS)]
@@ -17,7 +18,7 @@ impl Project {
     pub fn parse(text: &str) -> Result<Self, ProjectError> {
         let label = text.trim();
         let is_valid = (1..=Self::MAX_CHARS).contains(&label.chars().count()) && !label.chars().any(char::is_control);
-        if is_valid { Ok(Self(label.to_owned())) } else { Err(ProjectError) }
+        if is_valid { Ok(Self(label.into())) } else { Err(ProjectError) }
     }
 
     /// Parses a form field: `None` if it is empty.
@@ -26,8 +27,8 @@ impl Project {
     }
 
     /// Not checked again: it was checked before it was stored.
-    pub(crate) fn stored(label: String) -> Self {
-        Self(label)
+    pub(crate) fn stored(label: &str) -> Self {
+        Self(label.into())
     }
 
     pub fn as_str(&self) -> &str {

@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::latency::Latencies;
 use crate::pending::PendingRows;
 use crate::rollup::Figures;
-use crate::scope::Scope;
-use crate::usage::{OutcomeUsage, Step, TimeSlice, UsageReport};
+use crate::usage::{GroupLabel, RequestScope, Step, UsageGroup, UsageReport};
 
 /// Sums the roll-ups of one scope, by time and outcome.
 pub(crate) struct ReportBuilder {
     step: Step,
-    slices: BTreeMap<Timestamp, TimeSlice>,
+    slices: BTreeMap<Timestamp, UsageGroup>,
     outcomes: BTreeMap<(u16, String), Figures>,
     failed_latencies: Latencies,
 }
@@ -33,23 +31,10 @@ impl ReportBuilder {
         Self { step, slices: BTreeMap::new(), outcomes: BTreeMap::new(), failed_latencies: Latencies::default() }
     }
 
-    /// Adds stored roll-ups, and the rows that they do not contain.
-    pub(crate) fn add_all(
-        &mut self,
-        scope: Scope,
-        stored: impl IntoIterator<Item = Result<RollupRow, StoreError>>,
-        pending: &PendingRows,
-    ) -> Result<(), StoreError> {
-        for row in stored {
-            self.add(row?);
-        }
-        pending.hours(scope).for_each(|row| self.add(row));
-        Ok(())
-    }
-
-    fn add(&mut self, part: RollupRow) {
+    pub(crate) fn add(&mut self, part: RollupRow) {
         let start = Timestamp::from_seconds(self.step.resolution().start_of(part.start));
-        let slice = self.slices.entry(start).or_insert_with(|| TimeSlice { start, ..TimeSlice::default() });
+        let empty = || UsageGroup::new(GroupLabel::Time(start), Figures::default(), 0);
+        let slice = self.slices.entry(start).or_insert_with(empty);
         slice.figures.merge(&part.figures);
         if part.code.is_empty() {
             slice.succeeded += part.figures.requests;
@@ -60,7 +45,9 @@ impl ReportBuilder {
         self.outcomes.entry((part.status, part.code)).or_default().merge(&part.figures);
     }
 
-    pub(crate) fn finish(self, pending: &PendingRows, now: Timestamp) -> UsageReport {
+    /// Adds the rows that the roll-ups do not contain.
+    pub(crate) fn finish(mut self, scope: RequestScope, pending: &PendingRows, now: Timestamp) -> UsageReport {
+        pending.hours(scope).for_each(|row| self.add(row));
         let period = pending.period();
         let mut report = UsageReport {
             since: period.start(),
@@ -75,12 +62,11 @@ impl ReportBuilder {
             report.succeeded += slice.succeeded;
             report.latencies.merge(&slice.latencies);
         }
-        let outcomes = self.outcomes.into_iter().map(|((status, code), figures)| OutcomeUsage {
-            status,
-            code: (!code.is_empty()).then_some(code),
-            figures,
-        });
-        report.by_outcome = outcomes.collect();
+        let outcome = |((status, code), figures): ((u16, String), Figures)| {
+            let (succeeded, code) = if code.is_empty() { (figures.requests, None) } else { (0, Some(code)) };
+            UsageGroup::new(GroupLabel::Outcome(status, code), figures, succeeded)
+        };
+        report.by_outcome = self.outcomes.into_iter().map(outcome).collect();
         report
     }
 }

@@ -1,7 +1,7 @@
 //! Roll-ups, and what a recorded request adds to them. Pure and commutative: rows may arrive in any order and grouping, and
 //! every way of summing gives the same figure.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use chat::{FinishReason, KeyId, RequestId, Timestamp, TokenUsage};
 
 use crate::id::AccountId;
 use crate::latency::{Latencies, Phase};
+use crate::project::Project;
 use crate::scope::Scope;
 use crate::usage::persist_us;
 
@@ -21,6 +22,7 @@ pub struct Entry {
     pub key: KeyId,
     /// `None` for a key that was created at the command line.
     pub owner: Option<AccountId>,
+    pub project: Option<Project>,
     pub outcome: Outcome,
     /// Measured token counts.
     pub usage: TokenUsage,
@@ -77,6 +79,8 @@ pub(crate) struct LedgerRow {
     pub(crate) key: KeyId,
     /// The key's owner at the time of the request.
     pub(crate) owner: Option<AccountId>,
+    /// The key's project at the time of the request.
+    pub(crate) project: Option<Project>,
     pub(crate) status: u16,
     /// Empty for a success.
     pub(crate) code: String,
@@ -94,6 +98,7 @@ impl LedgerRow {
             request_id: entry.request_id,
             key: entry.key,
             owner: entry.owner,
+            project: entry.project.clone(),
             status: entry.outcome.status,
             code: entry.outcome.code.unwrap_or_default().to_owned(),
             usage: entry.usage,
@@ -115,19 +120,11 @@ pub struct Figures {
 
 impl Figures {
     pub fn merge(&mut self, other: &Self) {
-        self.requests = self.requests.wrapping_add(other.requests);
+        self.requests += other.requests;
         self.prompt.merge(other.prompt);
         self.completion.merge(other.completion);
         self.total.merge(other.total);
         self.last_at = self.last_at.max(other.last_at);
-    }
-
-    /// Subtracts a part that was added before or will be added later; `last_at` is unchanged.
-    fn subtract(&mut self, part: &Self) {
-        self.requests = self.requests.wrapping_sub(part.requests);
-        self.prompt.subtract(part.prompt);
-        self.completion.subtract(part.completion);
-        self.total.subtract(part.total);
     }
 }
 
@@ -149,13 +146,8 @@ impl Measured {
     }
 
     fn merge(&mut self, other: Self) {
-        self.sum = self.sum.wrapping_add(other.sum);
-        self.count = self.count.wrapping_add(other.count);
-    }
-
-    fn subtract(&mut self, part: Self) {
-        self.sum = self.sum.wrapping_sub(part.sum);
-        self.count = self.count.wrapping_sub(part.count);
+        self.sum += other.sum;
+        self.count += other.count;
     }
 }
 
@@ -182,14 +174,9 @@ impl Resolution {
     pub(crate) fn start_of(self, seconds: u64) -> u64 {
         seconds - seconds % self.seconds()
     }
-
-    /// The boundary between two ranges that is nearest to a time.
-    fn nearest_to(self, seconds: u64) -> u64 {
-        self.start_of(seconds.saturating_add(self.seconds() / 2))
-    }
 }
 
-/// A roll-up holds the requests of one scope and hour that ended with the same outcome.
+/// A roll-up holds the requests of one scope and hour that ended with the same outcome. A key's are kept by owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RollupKey {
     pub(crate) scope: Scope,
@@ -197,22 +184,24 @@ pub(crate) struct RollupKey {
     pub(crate) status: u16,
     /// Empty for a success.
     pub(crate) code: String,
+    /// The key's owner at the time of the request; `None` for other scopes.
+    pub(crate) owner: Option<AccountId>,
 }
 
-/// One key's sums over a range of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A sum holds the requests of one key over a range of time, while it had one owner and one project.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SumKey {
     pub(crate) span: Resolution,
     pub(crate) start: u64,
-    pub(crate) key: KeyId,
+    pub(crate) part: Part,
 }
 
-/// The part of a key's sums that belongs to one person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PersonSumKey {
-    pub(crate) of_key: SumKey,
-    /// The key's owner at the time of the request.
-    pub(crate) person: Option<AccountId>,
+/// What a request's usage is grouped by, as it was at the time of the request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Part {
+    pub(crate) key: KeyId,
+    pub(crate) owner: Option<AccountId>,
+    pub(crate) project: Option<Project>,
 }
 
 /// Sums over requests of any outcome.
@@ -225,13 +214,7 @@ pub(crate) struct KeySum {
 impl KeySum {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.figures.merge(&other.figures);
-        self.succeeded = self.succeeded.wrapping_add(other.succeeded);
-    }
-
-    /// Subtracts a part that was added before or will be added later: only the total has to be right.
-    pub(crate) fn subtract(&mut self, part: &Self) {
-        self.figures.subtract(&part.figures);
-        self.succeeded = self.succeeded.wrapping_sub(part.succeeded);
+        self.succeeded += other.succeeded;
     }
 }
 
@@ -240,21 +223,9 @@ impl KeySum {
 pub(crate) struct Rollups {
     hours: BTreeMap<RollupKey, (Figures, Latencies)>,
     sums: BTreeMap<SumKey, KeySum>,
-    people: BTreeMap<PersonSumKey, KeySum>,
-    given_keys: HashSet<KeyId>,
 }
 
 impl Rollups {
-    /// Sums by person are made only for keys that were given to another person: all others have had a single owner.
-    pub(crate) fn new(given_keys: HashSet<KeyId>) -> Self {
-        Self { given_keys, ..Self::default() }
-    }
-
-    /// Empty roll-ups with the same given keys.
-    pub(crate) fn same_keys(&self) -> Self {
-        Self::new(self.given_keys.clone())
-    }
-
     pub(crate) fn add(&mut self, row: &LedgerRow) {
         let figures = Figures {
             requests: 1,
@@ -272,12 +243,9 @@ impl Rollups {
         }
         let seconds = row.request_id.unix_seconds();
         for span in Resolution::ALL {
-            let of_key = SumKey { span, start: span.start_of(seconds), key: row.key };
-            let part = KeySum { figures, succeeded: row.code.is_empty().into() };
-            self.sums.entry(of_key).or_default().merge(&part);
-            if self.given_keys.contains(&row.key) {
-                self.people.entry(PersonSumKey { of_key, person: row.owner }).or_default().merge(&part);
-            }
+            let part = Part { key: row.key, owner: row.owner, project: row.project.clone() };
+            let sum = KeySum { figures, succeeded: row.code.is_empty().into() };
+            self.sums.entry(SumKey { span, start: span.start_of(seconds), part }).or_default().merge(&sum);
         }
     }
 
@@ -286,58 +254,52 @@ impl Rollups {
         self.hours.iter().map(|(key, (figures, latencies))| (key, figures, latencies))
     }
 
-    /// Sums by key.
+    /// Sums by key, owner and project.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&SumKey, &KeySum)> {
         self.sums.iter()
     }
 
-    /// Sums by key and person, of keys that were given to another person.
-    pub(crate) fn people(&self) -> impl Iterator<Item = (&PersonSumKey, &KeySum)> {
-        self.people.iter()
-    }
-
     /// The last use of each key.
-    pub(crate) fn last_uses(&self) -> impl Iterator<Item = (KeyId, Timestamp)> {
-        // A key whose requests lie in two ranges comes twice, the later one last.
-        let widest = self.sums.iter().filter(|(key, _)| key.span == Resolution::EightDays);
-        widest.map(|(key, sum)| (key.key, sum.figures.last_at))
+    pub(crate) fn last_uses(&self) -> BTreeMap<KeyId, Timestamp> {
+        let mut uses: BTreeMap<KeyId, Timestamp> = BTreeMap::new();
+        for (key, sum) in self.sums.iter().filter(|(key, _)| key.span == Resolution::EightDays) {
+            let last = uses.entry(key.part.key).or_default();
+            *last = sum.figures.last_at.max(*last);
+        }
+        uses
     }
 }
 
 /// The roll-ups that a request counts in.
 fn rollup_keys(row: &LedgerRow) -> impl Iterator<Item = RollupKey> {
     let start = Resolution::Hour.start_of(row.request_id.unix_seconds());
-    let scopes = [Some(Scope::Everyone), row.owner.map(Scope::Owner), Some(Scope::Key(row.key))];
-    let key = move |scope| RollupKey { scope, start, status: row.status, code: row.code.clone() };
-    scopes.into_iter().flatten().map(key)
+    let scopes = [Some((Scope::Everyone, None)), row.owner.map(|owner| (Scope::Owner(owner), None))];
+    let scopes = scopes.into_iter().chain([Some((Scope::Key(row.key), row.owner))]);
+    let key = move |(scope, owner)| RollupKey { scope, start, status: row.status, code: row.code.clone(), owner };
+    scopes.flatten().map(key)
 }
 
-/// Sums of one resolution whose starts lie in a range, to be added or subtracted.
+/// Sums of one resolution whose starts lie in a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SumRange {
     pub(crate) span: Resolution,
     pub(crate) starts: Range<u64>,
-    pub(crate) added: bool,
 }
 
-/// The sums that make up a period of whole hours (in seconds since 1970): eight-day sums between the boundaries nearest to
-/// its ends, then days and hours from there to the ends, added or subtracted. So few sums are read, even for a long
-/// period.
-pub(crate) fn sum_ranges(hours: &Range<u64>) -> Vec<SumRange> {
-    let between = |span, from: u64, to: u64| match from <= to {
-        true => SumRange { span, starts: from..to, added: true },
-        false => SumRange { span, starts: to..from, added: false },
-    };
-    let boundaries = |end: u64| (Resolution::Day.nearest_to(end), Resolution::EightDays.nearest_to(end));
-    let ((first_day, first_block), (last_day, last_block)) = (boundaries(hours.start), boundaries(hours.end));
-    let sum_ranges = [
-        between(Resolution::EightDays, first_block, last_block),
-        between(Resolution::Day, first_day, first_block),
-        between(Resolution::Day, last_block, last_day),
-        between(Resolution::Hour, hours.start, first_day),
-        between(Resolution::Hour, last_day, hours.end),
-    ];
-    sum_ranges.into_iter().filter(|range| !range.starts.is_empty()).collect()
+/// The sums that make up a period of whole hours (in seconds since 1970): the widest in its middle, and finer ones from
+/// there to its ends. So few sums are read, even for a long period.
+pub(crate) fn sum_ranges(hours: &Range<u64>, widest: Resolution) -> Vec<SumRange> {
+    let (mut ranges, mut outer) = (Vec::new(), None::<Range<u64>>);
+    for span in Resolution::ALL.into_iter().rev().filter(|span| *span <= widest) {
+        let starts = hours.start.next_multiple_of(span.seconds())..span.start_of(hours.end);
+        if starts.is_empty() {
+            continue;
+        }
+        let inner = outer.replace(starts.clone()).unwrap_or(starts.end..starts.end);
+        let edges = [starts.start..inner.start.min(starts.end), inner.end.max(starts.start)..starts.end];
+        ranges.extend(edges.into_iter().filter(|edge| !edge.is_empty()).map(|starts| SumRange { span, starts }));
+    }
+    ranges
 }
 
 #[cfg(test)]
@@ -357,6 +319,7 @@ mod tests {
                     request_id: RequestId::at_micros(second * 1_000_000, 7),
                     key: KEYS[key].parse().unwrap(),
                     owner: OWNERS[key].map(|owner| owner.parse().unwrap()),
+                    project: (outcome == 1).then(|| Project::stored("search")),
                     status: [200, 502][outcome],
                     code: ["", "inference_error"][outcome].to_owned(),
                     usage: TokenUsage { prompt, completion, total },
@@ -414,18 +377,18 @@ mod tests {
             rows in rows(),
             from in 0u64..22 * 24,
             length in proptest::option::of(1u64..22 * 24),
+            widest in (0..Resolution::ALL.len()).prop_map(|at| Resolution::ALL[at]),
         ) {
             let from = from * 3600;
             let to = length.map_or(Resolution::EightDays.start_of(i64::MAX as u64), |length| from + length * 3600);
             let rollups = rolled_up(&rows);
             let mut summed = KeySum::default();
-            for SumRange { span, starts, added } in sum_ranges(&(from..to)) {
-                for (_, part) in rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start)) {
-                    if added { summed.merge(part) } else { summed.subtract(part) }
-                }
+            for SumRange { span, starts } in sum_ranges(&(from..to), widest) {
+                let within = rollups.sums().filter(|(key, _)| key.span == span && starts.contains(&key.start));
+                within.for_each(|(_, part)| summed.merge(part));
             }
             let hours = sum(&rollups, |key| key.scope == Scope::Everyone && (from..to).contains(&key.start)).0;
-            prop_assert_eq!(Figures { last_at: Timestamp::default(), ..summed.figures }, Figures { last_at: Timestamp::default(), ..hours });
+            prop_assert_eq!(summed.figures, hours);
         }
     }
 }

@@ -7,14 +7,18 @@
 
 use std::ops::{Deref, DerefMut};
 
-use chat::{KeyId, Timestamp};
+use chat::{KeyId, RequestId, Timestamp};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use crate::accounts::Email;
 use crate::id::Id;
+use crate::latency::Latencies;
 use crate::postgres::PooledClient;
 use crate::project::Project;
 use crate::sessions::require_valid;
-use crate::sqlite::PooledConnection;
+use crate::snapshot::Snapshot;
+use crate::sqlite::{PooledConnection, ready};
 use crate::viewer::{Role, Viewer};
 use crate::{Backend, Store, StoreError};
 
@@ -62,6 +66,19 @@ impl Connection<'_> {
         parameters: &[Value<'_>],
     ) -> Result<T, StoreError> {
         self.query_optional(sql, parameters, |row| row.get(0)).await?.ok_or(StoreError::Corrupt("result"))
+    }
+}
+
+impl Connection<'_> {
+    /// Reads many rows with a few statements, in the current transaction.
+    pub(crate) async fn read<T>(
+        &mut self,
+        read: impl AsyncFnOnce(&mut Snapshot<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::Sqlite(connection) => connection.run(|connection| ready(read(&mut Snapshot::Sqlite(connection)))),
+            Self::Postgres(client) => client.run(4, async |client| read(&mut Snapshot::Postgres(client)).await).await,
+        }
     }
 }
 
@@ -162,6 +179,7 @@ pub(crate) enum Value<'a> {
     Text(Option<&'a str>),
     Integer(Option<i64>),
     Bytes(&'a [u8]),
+    Request(RequestId),
     Bool(bool),
 }
 
@@ -198,6 +216,12 @@ impl<'a, Of> From<&'a Id<Of>> for Value<'a> {
 impl<'a, Of> From<Option<&'a Id<Of>>> for Value<'a> {
     fn from(id: Option<&'a Id<Of>>) -> Self {
         Self::Text(id.map(Id::as_str))
+    }
+}
+
+impl From<RequestId> for Value<'_> {
+    fn from(id: RequestId) -> Self {
+        Self::Request(id)
     }
 }
 
@@ -250,7 +274,7 @@ impl Row<'_> {
         T::from_column(self, column)
     }
 
-    fn text(&self, column: usize) -> Result<Option<&str>, StoreError> {
+    pub(crate) fn text(&self, column: usize) -> Result<Option<&str>, StoreError> {
         match self {
             Self::Sqlite(row) => row.get_ref(column)?.as_str_or_null().map_err(|_| StoreError::Corrupt("text")),
             Self::Postgres(row) => Ok(row.try_get(column)?),
@@ -273,13 +297,74 @@ impl FromColumn for String {
     }
 }
 
-impl FromColumn for u64 {
+impl FromColumn for i64 {
     fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
-        let number: Option<i64> = match row {
+        Ok(match row {
+            Row::Sqlite(row) => row.get(column)?,
+            Row::Postgres(row) => match *row.columns()[column].type_() {
+                Type::INT2 => row.try_get::<_, Option<i16>>(column)?.map(Self::from),
+                Type::INT4 => row.try_get::<_, Option<i32>>(column)?.map(Self::from),
+                _ => row.try_get(column)?,
+            },
+        })
+    }
+}
+
+/// Smaller numbers, none of which is negative.
+macro_rules! from_number_column {
+    ($($number:ty),*) => {$(
+        impl FromColumn for $number {
+            fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+                let number = i64::from_column(row, column)?;
+                number.map(Self::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
+            }
+        }
+    )*};
+}
+from_number_column!(u16, u32, u64);
+
+impl FromColumn for f32 {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        Ok(match row {
             Row::Sqlite(row) => row.get(column)?,
             Row::Postgres(row) => row.try_get(column)?,
+        })
+    }
+}
+
+impl FromColumn for RequestId {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        let bytes: Option<[u8; 16]> = match row {
+            Row::Sqlite(row) => row.get(column)?,
+            Row::Postgres(row) => row.try_get::<_, Option<Uuid>>(column)?.map(Uuid::into_bytes),
         };
-        number.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
+        Ok(bytes.map(Self::from_bytes))
+    }
+}
+
+/// SQLite has a blob of 16 bytes for each, and PostgreSQL an array.
+impl FromColumn for Vec<RequestId> {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        match row {
+            Row::Sqlite(row) => match row.get_ref(column)?.as_blob().map(<[u8]>::as_chunks) {
+                Ok((ids, [])) => Ok(Some(ids.iter().map(|&id| RequestId::from_bytes(id)).collect())),
+                _ => Err(StoreError::Corrupt("commit")),
+            },
+            Row::Postgres(row) => {
+                let ids: Vec<Uuid> = row.try_get(column).map_err(|_| StoreError::Corrupt("commit"))?;
+                Ok(Some(ids.into_iter().map(|id| RequestId::from_bytes(id.into_bytes())).collect()))
+            }
+        }
+    }
+}
+
+impl FromColumn for Latencies {
+    fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
+        let latencies = match row {
+            Row::Sqlite(row) => row.get_ref(column)?.as_blob().ok().and_then(Self::decode),
+            Row::Postgres(row) => Self::unpack(&row.try_get::<_, Vec<i64>>(column)?),
+        };
+        latencies.map(Some).ok_or(StoreError::Corrupt("roll-up"))
     }
 }
 
@@ -328,7 +413,7 @@ impl FromColumn for Role {
 
 impl FromColumn for Project {
     fn from_column(row: &Row<'_>, column: usize) -> Result<Option<Self>, StoreError> {
-        Ok(String::from_column(row, column)?.map(Self::stored))
+        Ok(row.text(column)?.map(Self::stored))
     }
 }
 

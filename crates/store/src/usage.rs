@@ -10,7 +10,8 @@ use crate::id::AccountId;
 use crate::latency::Latencies;
 use crate::prices::{Cost, Currency};
 use crate::project::Project;
-use crate::rollup::{Figures, GroundingRecord, InferenceRecord, Resolution};
+use crate::rollup::{Figures, GroundingRecord, InferenceRecord, Part, Resolution, RollupKey};
+use crate::scope::Scope;
 use crate::viewer::Viewer;
 
 const HOUR: u64 = Resolution::Hour.seconds();
@@ -105,16 +106,11 @@ pub enum Grouping {
     Key,
     /// The key's owner at the time of the request.
     Person,
-    /// The key's current label.
+    /// The key's project at the time of the request.
     Project,
 }
 
 impl UsageQuery {
-    /// The person whose requests are counted; `None` for all.
-    pub(crate) fn person_for(&self, viewer: &Viewer) -> Option<AccountId> {
-        viewer.scope().copied().or(self.person)
-    }
-
     /// Everything, in the finest steps.
     pub(crate) fn everything() -> Self {
         Self {
@@ -158,27 +154,14 @@ pub struct UsageReport {
     /// Latencies of completions: requests that are rejected within microseconds would distort them.
     pub latencies: Latencies,
     pub failed_latencies: Latencies,
-    pub by_outcome: Vec<OutcomeUsage>,
+    pub by_outcome: Vec<UsageGroup>,
     /// The oldest first; slices without requests are omitted.
-    pub by_time: Vec<TimeSlice>,
-    /// The most used first, like the other groups; empty unless requested.
-    pub by_key: Vec<KeyUsage>,
-    pub by_person: Vec<PersonUsage>,
-    pub by_project: Vec<ProjectUsage>,
+    pub by_time: Vec<UsageGroup>,
+    /// By key, person or project, the most used first; empty unless requested.
+    pub groups: Vec<UsageGroup>,
     /// `None` if there are no prices.
     pub currency: Option<Currency>,
     /// The total; `None` if there are no prices, or no grouping was requested.
-    pub cost: Option<Cost>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TimeSlice {
-    pub start: Timestamp,
-    pub figures: Figures,
-    /// Successful requests.
-    pub succeeded: u64,
-    /// Latencies of completions.
-    pub latencies: Latencies,
     pub cost: Option<Cost>,
 }
 
@@ -191,36 +174,55 @@ impl UsageReport {
     }
 }
 
+/// Requests that have something in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutcomeUsage {
-    pub status: u16,
-    /// The error's code; `None` for a success.
-    pub code: Option<String>,
+pub struct UsageGroup {
+    pub label: GroupLabel,
+    /// For a key, `last_at` is its last use at any time, not only in the period.
     pub figures: Figures,
+    /// Successful requests.
+    pub succeeded: u64,
+    /// Latencies of completions; only of slices of time.
+    pub latencies: Latencies,
+    /// `None` if there are no prices, or it is not computed for this label.
+    pub cost: Option<Cost>,
+}
+
+impl UsageGroup {
+    pub(crate) fn new(label: GroupLabel, figures: Figures, succeeded: u64) -> Self {
+        Self { label, figures, succeeded, latencies: Latencies::default(), cost: None }
+    }
+
+    /// The start of a slice of time.
+    pub fn start(&self) -> Option<Timestamp> {
+        if let GroupLabel::Time(start) = self.label { Some(start) } else { None }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyUsage {
-    pub key: KeyId,
+pub enum GroupLabel {
+    /// The start of an hour or a day.
+    Time(Timestamp),
+    Key(UsedKey),
+    /// `None` for keys that had no owner at that time.
+    Person(Option<Person>),
+    /// `None` for keys that had no project at that time.
+    Project(Option<Project>),
+    /// The status, and the error's code; `None` for a success.
+    Outcome(u16, Option<String>),
+}
+
+/// A former owner sees this instead of the name of a key.
+pub(crate) const GIVEN_AWAY: &str = "given to another person";
+
+/// A key in a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedKey {
+    pub id: KeyId,
     pub name: String,
     pub project: Option<Project>,
     /// Whether the viewer may see the key itself: it may have been given to another person.
     pub is_visible: bool,
-    /// `last_at` is the key's last use at any time, not only in the period.
-    pub figures: Figures,
-    /// Successful requests.
-    pub succeeded: u64,
-    pub cost: Option<Cost>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PersonUsage {
-    /// `None` for keys that had no owner at that time.
-    pub person: Option<Person>,
-    pub figures: Figures,
-    /// Successful requests.
-    pub succeeded: u64,
-    pub cost: Option<Cost>,
 }
 
 /// A person in a report.
@@ -231,14 +233,41 @@ pub struct Person {
     pub email: Email,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProjectUsage {
-    /// `None` for keys without a label.
-    pub project: Option<Project>,
-    pub figures: Figures,
-    /// Successful requests.
-    pub succeeded: u64,
-    pub cost: Option<Cost>,
+/// The requests that a report counts or a search scans: of everyone, of a person, or of a key and its owner at that time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestScope {
+    pub(crate) scope: Scope,
+    /// For a key only; `None` for all owners.
+    pub(crate) owner: Option<AccountId>,
+}
+
+impl RequestScope {
+    /// People other than administrators see the requests that they made.
+    pub(crate) fn new(viewer: &Viewer, key: Option<KeyId>, person: Option<AccountId>) -> Self {
+        match (key, viewer.scope().copied().or(person)) {
+            (Some(key), owner) => Self { scope: Scope::Key(key), owner },
+            (None, Some(person)) => Self { scope: Scope::Owner(person), owner: None },
+            (None, None) => Self { scope: Scope::Everyone, owner: None },
+        }
+    }
+
+    pub(crate) fn key(self) -> Option<KeyId> {
+        if let Scope::Key(key) = self.scope { Some(key) } else { None }
+    }
+
+    pub(crate) fn person(self) -> Option<AccountId> {
+        if let Scope::Owner(person) = self.scope { Some(person) } else { self.owner }
+    }
+
+    /// Whether a roll-up is in it.
+    pub(crate) fn counts(self, rollup: &RollupKey) -> bool {
+        rollup.scope == self.scope && self.owner.is_none_or(|owner| rollup.owner == Some(owner))
+    }
+
+    /// Whether a part is in it.
+    pub(crate) fn contains(self, part: &Part) -> bool {
+        self.key().is_none_or(|key| part.key == key) && self.person().is_none_or(|person| part.owner == Some(person))
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -299,15 +328,6 @@ pub struct RecordedRequest {
     /// `None` if grounding was not considered.
     pub grounding: Option<GroundingRecord>,
     pub inference: InferenceRecord,
-}
-
-impl RecordedRequest {
-    /// Runtimes are addresses of the operator's network: only administrators see them.
-    pub(crate) fn hide_from(&mut self, viewer: &Viewer) {
-        if viewer.scope().is_some() {
-            self.inference.runtime = None;
-        }
-    }
 }
 
 /// The time that making a row durable took. `None` if the clock was set back meanwhile.

@@ -44,11 +44,6 @@ impl Viewer {
         self.account().filter(|account| account.role != Role::Admin).map(|account| &account.id)
     }
 
-    /// `scope` in the form of the database.
-    pub(crate) fn scope_text(&self) -> Option<&str> {
-        self.scope().map(AccountId::as_str)
-    }
-
     pub(crate) fn id(&self) -> Option<AccountId> {
         self.account().map(|account| account.id)
     }

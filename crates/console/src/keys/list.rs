@@ -6,7 +6,7 @@ use std::time::Duration;
 use chat::KeyId;
 use format::{key_state, number};
 use maud::{Markup, html};
-use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, KeyUsage, Period};
+use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, Period};
 
 use crate::keys::key::{badges, create_form};
 use crate::page::{
@@ -33,7 +33,7 @@ const COLUMNS: [Column<FoundKey>; 6] = [
     Column::due_time("expires", "Expires", |_| None),
 ];
 
-type UsageOfKeys = HashMap<KeyId, KeyUsage>;
+type UsageOfKeys = HashMap<KeyId, Figures>;
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     page_with(user, query, &Draft::default()).await
@@ -74,8 +74,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     let period = Period::since(now().saturating_sub(RECENT));
-    let usage = user.store().usage_by_key(user.viewer(), period).await?;
-    Ok(usage.into_iter().map(|usage| (usage.key, usage)).collect())
+    Ok(user.console.store.usage_by_key(user.viewer(), period).await?)
 }
 
 /// All matching keys, sorted.
@@ -94,10 +93,13 @@ async fn find(
         _ => KeyOrder::Created,
     };
     let descending = order.direction == Direction::Descending;
-    let keys = user.store().find_keys(user.viewer(), &search, column, descending).await?;
-    let figures = |key| usage.get(&key).map(|usage| usage.figures).unwrap_or_default();
-    let mut found: Vec<_> = keys.into_iter().map(|key| (key, figures(key))).collect();
-    order.sort(&mut found);
+    let mut found = user.console.store.find_keys(user.viewer(), &search, column, descending).await?;
+    let figures = |key: &KeyId| usage.get(key).copied().unwrap_or_default();
+    match order.by {
+        By::Requests => order.sort(&mut found, |key| figures(key).requests),
+        By::Tokens => order.sort(&mut found, |key| figures(key).total.sum),
+        By::Name | By::Created | By::LastUsed | By::Expires => {}
+    }
     Ok(found)
 }
 
@@ -124,13 +126,12 @@ fn table(
         (order.head(kept, ""))
         th scope="col" { "State" }
     };
-    let rows = html! { @for key in keys { (row(user, key, usage.get(&key.id))) } };
+    let rows = html! { @for key in keys { (row(user, key, usage.get(&key.id).copied().unwrap_or_default())) } };
     html! { div.key-list { (data_table("API keys", head, rows)) } }
 }
 
-fn row(user: &SignedIn<'_>, key: &KeyRecord, usage: Option<&KeyUsage>) -> Markup {
+fn row(user: &SignedIn<'_>, key: &KeyRecord, figures: Figures) -> Markup {
     let state = key.state(now());
-    let figures = usage.map(|usage| usage.figures).unwrap_or_default();
     let name = format!("key-{}", key.id);
     html! {
         tr.over[state != KeyState::Active] {

@@ -1,32 +1,14 @@
 //! The breakdown on the usage page: by time, key, person, project or outcome, sorted and in pages.
 
-use chat::Timestamp;
 use format::{Group, NO_ONE, NO_PROJECT, money, number};
 use maud::{Markup, html};
-use store::{Cost, Figures, KeyUsage, OutcomeUsage, PersonUsage, Project, ProjectUsage, Step, TimeSlice};
+use store::{Cost, Figures, GroupLabel, Project, Step, UsageGroup};
 
 use crate::page::{Column, Fields, Order, Paging, failed, measured};
 use crate::usage::page::UsageView;
 
 /// The position of the table on its page.
 const ANCHOR: &str = "#breakdown";
-
-/// One line of the table.
-struct Line<'a> {
-    label: Label<'a>,
-    figures: &'a Figures,
-    succeeded: u64,
-    cost: Option<Cost>,
-}
-
-enum Label<'a> {
-    Time(&'a TimeSlice),
-    Key(&'a KeyUsage),
-    Person(&'a PersonUsage),
-    Project(&'a ProjectUsage),
-    Outcome(&'a OutcomeUsage),
-    All,
-}
 
 pub(crate) fn breakdown(query: &Fields, view: &UsageView, groups: &[Group]) -> Markup {
     html! {
@@ -49,20 +31,20 @@ pub(crate) fn breakdown(query: &Fields, view: &UsageView, groups: &[Group]) -> M
 fn table(query: &Fields, view: &UsageView) -> Markup {
     let columns = columns(view);
     let order = Order::from_query(query, &columns, default_order(view));
-    let mut lines = lines(view);
-    order.sort(&mut lines);
-    let paging = Paging::new(query, lines.len());
     let report = &view.report;
+    let mut groups: Vec<&UsageGroup> = view.group.of(report).iter().collect();
+    order.sort(&mut groups);
+    let paging = Paging::new(query, groups.len());
     html! {
         div.scroll tabindex="0" role="region" aria-label={ "Usage by " (view.group.name()) } {
             table.rows {
                 thead { tr { (order.head(&query.without(&["page"]), ANCHOR)) } }
-                tbody { @for line in paging.cut(&lines) { (row(query, view, line)) } }
-                tfoot {
-                    (row(query, view, &Line {
-                        label: Label::All, figures: &report.totals, succeeded: report.succeeded, cost: report.cost,
-                    }))
+                tbody {
+                    @for group in paging.cut(&groups) {
+                        (row(view, name(query, view, &group.label), &group.figures, group.succeeded, group.cost))
+                    }
                 }
+                tfoot { (row(view, html! { "All" }, &report.totals, report.succeeded, report.cost)) }
             }
         }
         (paging.links(query, "line", ANCHOR))
@@ -113,80 +95,42 @@ fn title(view: &UsageView) -> &'static str {
     }
 }
 
-fn lines(view: &UsageView) -> Vec<Line<'_>> {
-    let report = &view.report;
-    let line = |label, figures, succeeded, cost| Line { label, figures, succeeded, cost };
-    match view.group {
-        Group::Time | Group::Day => {
-            let slices = report.by_time.iter();
-            slices.map(|it| line(Label::Time(it), &it.figures, it.succeeded, it.cost)).collect()
-        }
-        Group::Key => {
-            let keys = report.by_key.iter();
-            keys.map(|it| line(Label::Key(it), &it.figures, it.succeeded, it.cost)).collect()
-        }
-        Group::Person => {
-            let people = report.by_person.iter();
-            people.map(|it| line(Label::Person(it), &it.figures, it.succeeded, it.cost)).collect()
-        }
-        Group::Project => {
-            let projects = report.by_project.iter();
-            projects.map(|it| line(Label::Project(it), &it.figures, it.succeeded, it.cost)).collect()
-        }
-        Group::Outcome => {
-            let succeeded = |it: &OutcomeUsage| if it.code.is_none() { it.figures.requests } else { 0 };
-            let outcomes = report.by_outcome.iter();
-            outcomes.map(|it| line(Label::Outcome(it), &it.figures, succeeded(it), None)).collect()
-        }
-    }
-}
-
-fn columns<'a>(view: &UsageView) -> Vec<Column<Line<'a>>> {
+fn columns(view: &UsageView) -> Vec<Column<UsageGroup>> {
     let label = match view.group {
-        Group::Time | Group::Day => Column::time("time", title(view), |line: &Line<'_>| line.label.start()),
-        _ => Column::text("name", title(view), |line: &Line<'_>| line.label.sort_name()),
+        Group::Time | Group::Day => Column::time("time", title(view), UsageGroup::start),
+        _ => Column::text("name", title(view), |line: &UsageGroup| sort_name(&line.label)),
     };
     let figures = [
-        Column::number("requests", "Requests", |line: &Line<'_>| Some(line.figures.requests.into())),
-        Column::number("failed", "Failed", |line: &Line<'_>| Some(failed(line.figures, line.succeeded).into())),
-        Column::number("prompt", "Prompt tokens", |line: &Line<'_>| Some(line.figures.prompt.sum.into())),
-        Column::number("completion", "Completion tokens", |line: &Line<'_>| Some(line.figures.completion.sum.into())),
-        Column::number("total", "Total tokens", |line: &Line<'_>| Some(line.figures.total.sum.into())),
+        Column::number("requests", "Requests", |line: &UsageGroup| Some(line.figures.requests.into())),
+        Column::number("failed", "Failed", |line: &UsageGroup| Some(failed(&line.figures, line.succeeded).into())),
+        Column::number("prompt", "Prompt tokens", |line: &UsageGroup| Some(line.figures.prompt.sum.into())),
+        Column::number("completion", "Completion tokens", |line: &UsageGroup| Some(line.figures.completion.sum.into())),
+        Column::number("total", "Total tokens", |line: &UsageGroup| Some(line.figures.total.sum.into())),
     ];
-    let cost = Column::number("cost", "Cost (computed)", |line: &Line<'_>| line.cost.and_then(exact));
+    let cost = Column::number("cost", "Cost (computed)", |line: &UsageGroup| line.cost.and_then(exact));
     [label].into_iter().chain(figures).chain(has_cost(view).then_some(cost)).collect()
 }
 
-impl Label<'_> {
-    fn start(&self) -> Option<Timestamp> {
-        match self {
-            Self::Time(slice) => Some(slice.start),
-            _ => None,
-        }
-    }
-
-    /// Without regard to case.
-    fn sort_name(&self) -> String {
-        match self {
-            Self::Key(usage) => usage.name.to_lowercase(),
-            Self::Person(usage) => usage.person.as_ref().map_or(NO_ONE, |person| &person.name).to_lowercase(),
-            Self::Project(usage) => usage.project.as_ref().map_or(NO_PROJECT, Project::as_str).to_lowercase(),
-            Self::Outcome(usage) => format!("{} {}", usage.status, usage.code.as_deref().unwrap_or_default()),
-            Self::Time(_) | Self::All => String::new(),
-        }
+/// Without regard to case.
+fn sort_name(label: &GroupLabel) -> String {
+    match label {
+        GroupLabel::Key(key) => key.name.to_lowercase(),
+        GroupLabel::Person(person) => person.as_ref().map_or(NO_ONE, |person| &person.name).to_lowercase(),
+        GroupLabel::Project(project) => project.as_ref().map_or(NO_PROJECT, Project::as_str).to_lowercase(),
+        GroupLabel::Outcome(status, code) => format!("{status} {}", code.as_deref().unwrap_or_default()),
+        GroupLabel::Time(_) => String::new(),
     }
 }
 
-fn row(query: &Fields, view: &UsageView, line: &Line<'_>) -> Markup {
-    let Line { label, figures, succeeded, cost } = line;
+fn row(view: &UsageView, name: Markup, figures: &Figures, succeeded: u64, cost: Option<Cost>) -> Markup {
     let requests = figures.requests;
     let tokens =
         [("Prompt tokens", figures.prompt), ("Completion tokens", figures.completion), ("Total tokens", figures.total)];
     html! {
         tr {
-            th scope="row" { (name(query, view, label)) }
+            th scope="row" { (name) }
             td.right data-label="Requests" { (number(requests)) }
-            td.right data-label="Failed" { (number(failed(figures, *succeeded))) }
+            td.right data-label="Failed" { (number(failed(figures, succeeded))) }
             @for (title, figure) in tokens {
                 td.right data-label=(title) { (measured(figure, requests)) }
             }
@@ -202,30 +146,27 @@ fn row(query: &Fields, view: &UsageView, line: &Line<'_>) -> Markup {
     }
 }
 
-fn name(query: &Fields, view: &UsageView, label: &Label<'_>) -> Markup {
+fn name(query: &Fields, view: &UsageView, label: &GroupLabel) -> Markup {
     let only = |name: &str, id: &str| query.without(&["page", "sort", "key", "person", "group"]).with(name, id);
     html! {
         @match label {
-            Label::Time(slice) => span data-slice=(slice.start.as_millis()) { (format::slice_name(slice.start, view.range.step)) },
-            Label::Key(usage) => {
-                @if usage.is_visible { a href=(only("key", usage.key.as_str())) { (usage.name) } } @else { (usage.name) }
-                " " code.quiet { (usage.key) }
-                @if let Some(project) = &usage.project { div.quiet.small { (project) } }
+            GroupLabel::Time(start) => span data-slice=(start.as_millis()) { (format::slice_name(*start, view.range.step)) },
+            GroupLabel::Key(key) => {
+                @if key.is_visible { a href=(only("key", key.id.as_str())) { (key.name) } } @else { (key.name) }
+                " " code.quiet { (key.id) }
+                @if let Some(project) = &key.project { div.quiet.small { (project) } }
             }
-            Label::Person(usage) => @match &usage.person {
-                Some(person) => {
-                    a href=(only("person", person.id.as_str())) { (person.name) } div.quiet.small { (person.email) }
-                }
-                None => (NO_ONE),
-            },
-            Label::Project(usage) => @match &usage.project {
-                Some(project) => a href=(Fields::default().with_path("/keys", "find", project.as_str())) { (project) },
-                None => (NO_PROJECT),
-            },
-            Label::Outcome(usage) => {
-                a href={ "/requests?status=" (usage.status) } { (format::outcome(usage.status, usage.code.as_deref())) }
+            GroupLabel::Person(Some(person)) => {
+                a href=(only("person", person.id.as_str())) { (person.name) } div.quiet.small { (person.email) }
             }
-            Label::All => "All",
+            GroupLabel::Person(None) => (NO_ONE),
+            GroupLabel::Project(Some(project)) => {
+                a href=(Fields::default().with_path("/keys", "find", project.as_str())) { (project) }
+            }
+            GroupLabel::Project(None) => (NO_PROJECT),
+            GroupLabel::Outcome(status, code) => {
+                a href={ "/requests?status=" (status) } { (format::outcome(*status, code.as_deref())) }
+            }
         }
     }
 }

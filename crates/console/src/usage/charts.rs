@@ -3,7 +3,7 @@
 use chat::Timestamp;
 use format::number;
 use maud::{Markup, html};
-use store::{Latencies, Phase, Step, TimeSlice};
+use store::{Latencies, Phase, Step, UsageGroup};
 
 use crate::page::{Fields, failed};
 use crate::usage::chart::{Chart, ChartKind, Series, TimeSlot};
@@ -17,11 +17,11 @@ pub(crate) fn charts(view: &UsageView) -> Markup {
 }
 
 /// One value for every slice of the range: the report leaves out slices without requests.
-fn values(view: &UsageView, value: impl Fn(Option<&TimeSlice>) -> Option<f64>) -> Vec<Option<f64>> {
+fn values(view: &UsageView, value: impl Fn(Option<&UsageGroup>) -> Option<f64>) -> Vec<Option<f64>> {
     let mut slices = view.report.by_time.iter().peekable();
     let at = |start: &Timestamp| {
-        while slices.next_if(|slice| slice.start < *start).is_some() {}
-        value(slices.next_if(|slice| slice.start == *start))
+        while slices.next_if(|slice| slice.start() < Some(*start)).is_some() {}
+        value(slices.next_if(|slice| slice.start() == Some(*start)))
     };
     view.range.slices.iter().map(at).collect()
 }
@@ -54,7 +54,7 @@ fn requests_chart(view: &UsageView) -> Markup {
 }
 
 fn tokens_chart(view: &UsageView) -> Markup {
-    let sum = |of: fn(&TimeSlice) -> Option<u64>| values(view, |slice| slice.and_then(of).map(|sum| sum as f64));
+    let sum = |of: fn(&UsageGroup) -> Option<u64>| values(view, |slice| slice.and_then(of).map(|sum| sum as f64));
     let series = vec![
         Series { name: "prompt tokens", class: "first", values: sum(|slice| slice.figures.prompt.get()) },
         Series { name: "completion tokens", class: "second", values: sum(|slice| slice.figures.completion.get()) },
@@ -64,7 +64,7 @@ fn tokens_chart(view: &UsageView) -> Markup {
 
 fn latency_chart(view: &UsageView) -> Markup {
     let series = PERCENTILES.map(|(name, class, share)| {
-        let percentile = |slice: &TimeSlice| slice.latencies.percentile(view.phase, share);
+        let percentile = |slice: &UsageGroup| slice.latencies.percentile(view.phase, share);
         let values = values(view, |slice| slice.and_then(percentile).map(|time| time.as_micros() as f64));
         Series { name, class, values }
     });

@@ -16,10 +16,13 @@ use super::table::{CallerLimits, LimitTable};
 use crate::accounts::AccountError;
 use crate::audit_action::{AuditAction, AuditSubject};
 use crate::keys::Caller;
+use crate::rollup::{Figures, Measured};
 use crate::scope::Scope;
+use crate::snapshot::Snapshot;
 use crate::sql::{Connection, Row, Transaction, params};
+use crate::unfolded::unfolded_sums;
 use crate::viewer::Viewer;
-use crate::{Admin, Store, StoreError, postgres, sqlite};
+use crate::{Admin, Store, StoreError};
 
 impl Store {
     /// The limits of a caller, at least as new as when the key was looked up.
@@ -153,10 +156,27 @@ async fn has_budget(transaction: &mut Transaction<'_>, scope: Scope) -> Result<b
 async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Result<(), StoreError> {
     let (now, range) = (transaction.now(), ScopeRange::limited_by(scope));
     let mut recorded = RecordedSpending::at(now);
-    match &mut **transaction {
-        Connection::Sqlite(connection) => sqlite::sum_recorded(connection, &range, &mut recorded)?,
-        Connection::Postgres(client) => postgres::sum_recorded(client, &range, &mut recorded).await?,
+    if let Connection::Postgres(client) = &mut **transaction {
+        // Commits write to `unfolded`, and folding deletes from it: both wait, but not for long.
+        client.execute("SET LOCAL lock_timeout = '2s'", &[]).await?;
+        client.execute("LOCK TABLE unfolded IN SHARE ROW EXCLUSIVE MODE", &[]).await?;
     }
+    let read = async |snapshot: &mut Snapshot<'_>| {
+        let list = "SELECT party, start, status, requests, total_tokens, total_measured, latencies FROM rollups
+            WHERE party >= $1 AND party <= $2 AND start >= $3";
+        let parameters = params![&*range.first, &*range.last, recorded.first_second()];
+        let add = |row: &Row<'_>| {
+            let scope = row.get::<String>(0)?.parse()?;
+            let total = Measured { sum: row.get(4)?, count: row.get(5)? };
+            let figures = Figures { requests: row.get(3)?, total, ..Figures::default() };
+            recorded.add(scope, row.get(1)?, row.get(2)?, &figures, &row.get(6)?);
+            Ok(())
+        };
+        snapshot.each(list, parameters, add).await?;
+        recorded.add_unfolded(&unfolded_sums(snapshot).await?, &range);
+        Ok(())
+    };
+    transaction.read(read).await?;
     let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
     // Sums of the previous day stay, for requests that arrived on that day.
     let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2 AND start IN ($3, $4)";

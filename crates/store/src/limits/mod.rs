@@ -24,7 +24,7 @@ pub(crate) use permit::{Keeper, Release, Reserve};
 pub use permit::{Permit, ReserveError};
 pub(crate) use rate::Rate;
 pub use spending::{BudgetPeriod, Spending};
-pub(crate) use spending::{PeriodStarts, RecordedSpending, ScopeRange, SpendingSums, SpentInPeriods};
+pub(crate) use spending::{PeriodStarts, SpendingSums, SpentInPeriods};
 pub use state::{BudgetRefusal, LimitReached, Refusal};
 pub(crate) use state::{Reservation, ScopeState, Share, State};
 pub(crate) use table::{CallerLimits, LimitTable};

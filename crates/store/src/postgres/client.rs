@@ -11,6 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::Client;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use uuid::Uuid;
 
 use super::schema::CHANGE_LOCK;
 use super::server::{ABANDONED_TIMEOUT, Server, Session};
@@ -72,7 +73,7 @@ impl Postgres {
     }
 
     /// A snapshot that may take long. At most half of the pool is used for these, so that others get connections.
-    pub(super) async fn report<T>(
+    pub(crate) async fn report<T>(
         &self,
         read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -81,7 +82,7 @@ impl Postgres {
     }
 
     /// Reads in one snapshot of the database.
-    pub(super) async fn snapshot<T>(
+    pub(crate) async fn snapshot<T>(
         &self,
         read: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -142,7 +143,7 @@ impl PooledClient {
     }
 
     /// Runs up to `statements` statements. Outside of a transaction, the client can be reused only if this succeeds.
-    pub(super) async fn run<T>(
+    pub(crate) async fn run<T>(
         &mut self,
         statements: u32,
         run: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
@@ -208,12 +209,13 @@ impl managed::Manager for Manager {
     }
 }
 
-fn typed<'a>(parameters: &'a [Value<'_>]) -> Vec<Parameter<'a>> {
+pub(crate) fn typed<'a>(parameters: &'a [Value<'_>]) -> Vec<Parameter<'a>> {
     let typed = |value: &'a Value<'_>| {
         let kind = match value {
             Value::Text(_) => Type::TEXT,
             Value::Integer(_) => Type::INT8,
             Value::Bytes(_) => Type::BYTEA,
+            Value::Request(_) => Type::UUID,
             Value::Bool(_) => Type::BOOL,
         };
         (value as &(dyn ToSql + Sync), kind)
@@ -227,6 +229,7 @@ impl ToSql for Value<'_> {
             Self::Text(text) => text.to_sql(kind, out),
             Self::Integer(number) => number.to_sql(kind, out),
             Self::Bytes(bytes) => bytes.to_sql(kind, out),
+            Self::Request(id) => Uuid::from_bytes(id.to_bytes()).to_sql(kind, out),
             Self::Bool(flag) => flag.to_sql(kind, out),
         }
     }

@@ -7,6 +7,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::limits::PeriodStarts;
+use crate::project::Project;
 use crate::rollup::{Entry, Figures, Measured};
 
 #[derive(Default)]
@@ -22,6 +23,7 @@ pub(super) struct Columns<'a> {
     scorers: Vec<Option<i32>>,
     sources: Vec<Option<i32>>,
     owners: Vec<Option<String>>,
+    projects: Vec<Option<&'a str>>,
     runtimes: Vec<Option<&'a str>>,
     finish_reasons: Vec<Option<&'static str>>,
     /// The starts of each row's day and month.
@@ -49,6 +51,7 @@ impl<'a> Columns<'a> {
             columns.scorers.push(grounding.map(|grounding| grounding.scorer.into()));
             columns.sources.push(grounding.and_then(|grounding| grounding.sources).map(i32::from));
             columns.owners.push(entry.owner.map(|owner| owner.to_string()));
+            columns.projects.push(entry.project.as_ref().map(Project::as_str));
             columns.runtimes.push(entry.inference.runtime.as_deref());
             columns.finish_reasons.push(entry.inference.finish_reason.map(FinishReason::as_str));
             let starts = starts.containing(entry.request_id.timestamp());
@@ -66,7 +69,7 @@ impl<'a> Columns<'a> {
         commit: &'b i64,
         slot: &'b i64,
         reserved: &'b Vec<Uuid>,
-    ) -> [&'b (dyn ToSql + Sync); 22] {
+    ) -> [&'b (dyn ToSql + Sync); 23] {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
         let [days, months] = &self.periods;
         [
@@ -92,18 +95,19 @@ impl<'a> Columns<'a> {
             reserved,
             &self.runtimes,
             &self.finish_reasons,
+            &self.projects,
         ]
     }
 }
 
 #[derive(Default)]
-pub(super) struct FigureColumns([Vec<i64>; 8]);
+pub(super) struct FigureColumns([Vec<i64>; 7]);
 
 impl FigureColumns {
     pub(super) fn push(&mut self, figures: &Figures) {
-        let Figures { requests, prompt, completion, total, last_at } = *figures;
+        let Figures { requests, prompt, completion, total, last_at: _ } = *figures;
         let pairs = [prompt, completion, total].map(|Measured { sum, count }| [sum, count]);
-        let values = [requests].into_iter().chain(pairs.into_iter().flatten()).chain([last_at.as_millis()]);
+        let values = [requests].into_iter().chain(pairs.into_iter().flatten());
         self.0.iter_mut().zip(values).for_each(|(column, value)| column.push(value as i64));
     }
 

@@ -13,9 +13,10 @@ use uuid::Uuid;
 use super::partitions::{DAY_MILLIS, DAYS_AHEAD, create_partitions};
 use super::schema::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use super::server::{Server, Session};
-use super::usage::everything;
 use super::{PostgresSettings, number, server_micros, signed, text};
 use crate::copy::{Cell, ColumnType, CopyError, Table};
+use crate::reports::read_everything;
+use crate::snapshot::Snapshot;
 use crate::{StoreError, UsageReport};
 
 /// Longer than any usual retention. Older rows go to the default partition.
@@ -82,7 +83,7 @@ impl Import {
     }
 
     pub(crate) async fn report(&self) -> Result<UsageReport, StoreError> {
-        everything(&self.client).await
+        read_everything(&mut Snapshot::Postgres(&self.client)).await
     }
 
     /// Stores a fingerprint of the copy, by which a later copy recognises it, and commits.
@@ -135,15 +136,13 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
 
 /// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
 /// deadlocks; folding and changes of the other tables are excluded by their advisory locks.
-const LOCK_ORDER: [&str; 21] = [
+const LOCK_ORDER: [&str; 19] = [
     "commits",
     "requests",
     "spending",
     "unfolded",
     "keys",
-    "given_keys",
-    "key_sums",
-    "person_sums",
+    "sums",
     "rollups",
     "accounts",
     "sessions",

@@ -19,7 +19,7 @@ use crate::{StoreError, sql};
 /// Keys per statement.
 const MAX_KEYS: usize = 1_024;
 /// The column of `FIND_KEYS` after those that `StoredKey` reads.
-const ID_COLUMN: usize = 8;
+const ID_COLUMN: usize = 9;
 /// The pause after a failed attempt to connect.
 const RECONNECT_BACKOFF: Duration = Duration::from_millis(200);
 
@@ -89,7 +89,7 @@ impl Finder {
         let found: Result<FoundKeys, StoreError> = found.and_then(|rows| rows.iter().map(read).collect());
         for Lookup { key, reply } in lookups {
             let _ = reply.send(match &found {
-                Ok(keys) => keys.get(&key).map(|stored| stored.as_ref().copied().map_err(same_error)).transpose(),
+                Ok(keys) => keys.get(&key).map(|stored| stored.as_ref().cloned().map_err(same_error)).transpose(),
                 Err(error) => Err(same_error(error)),
             });
         }

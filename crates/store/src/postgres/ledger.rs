@@ -272,10 +272,11 @@ impl LedgerConnection {
 /// synchronous standby, which rows of an earlier attempt may not have reached.
 const INSERT: &str = "WITH new AS (
         INSERT INTO requests (commit_id, id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-            queue_us, search_us, inference_us, total_us, score, scorer, sources, account, runtime, finish_reason)
+            queue_us, search_us, inference_us, total_us, score, scorer, sources, account, runtime, finish_reason,
+            project)
         SELECT $1, * FROM unnest($2::uuid[], $3::text[], $4::smallint[], $5::text[], $6::bigint[], $7::bigint[],
             $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::real[], $14::integer[],
-            $15::integer[], $16::text[], $21::text[], $22::text[])
+            $15::integer[], $16::text[], $21::text[], $22::text[], $23::text[])
         ON CONFLICT (id) DO NOTHING RETURNING id, key_id, account, status, total_tokens, inference_us
     ), counted AS (
         INSERT INTO spending AS sums (scope, period, start, slot, requests, tokens, unmeasured)

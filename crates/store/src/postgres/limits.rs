@@ -17,18 +17,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use super::client::PooledClient;
-use super::fold::unfolded_sums;
 use super::server::{Server, Session};
-use super::{Postgres, count, number, signed, text};
+use super::{Postgres, count, number, signed};
 use crate::StoreError;
 use crate::clock::StoreClock;
-use crate::latency::Latencies;
 use crate::limits::{
-    BudgetPeriod, CallerLimits, Keeper, PeriodStarts, Permit, Rate, RecordedSpending, Release, Reservation, Reserve,
-    ReserveError, ScopeRange, ScopeState, Share, Spending, SpentInPeriods, State,
+    BudgetPeriod, CallerLimits, Keeper, PeriodStarts, Permit, Rate, Release, Reservation, Reserve, ReserveError,
+    ScopeState, Share, Spending, SpentInPeriods, State,
 };
-use crate::rollup::{Figures, Measured};
 use crate::scope::Scope;
 
 /// Requests decided per transaction.
@@ -355,37 +351,6 @@ impl ShareColumns {
         self.started.push(signed(share.started_at.as_millis()));
         self.active.push(signed(share.active_until.as_millis()));
     }
-}
-
-/// Sums up the ledger within a change, and blocks commits of rows until it ends.
-pub(crate) async fn sum_recorded(
-    client: &mut PooledClient,
-    range: &ScopeRange,
-    recorded: &mut RecordedSpending,
-) -> Result<(), StoreError> {
-    client
-        .run(4, async |client| {
-            // Commits write to `unfolded`, and folding deletes from it: both wait, but not for long.
-            client
-                .batch_execute("SET LOCAL lock_timeout = '2s'; LOCK TABLE unfolded IN SHARE ROW EXCLUSIVE MODE")
-                .await?;
-            let list =
-                "SELECT party, start, status::bigint, requests, total_tokens, total_measured, latencies FROM rollups
-            WHERE party >= $1 AND party <= $2 AND start >= $3";
-            let first = signed(recorded.first_second());
-            let parameters = [text(&range.first), text(&range.last), number(&first)];
-            for row in &client.query_typed(list, &parameters).await? {
-                let total = Measured { sum: count(row, 4)?, count: count(row, 5)? };
-                let figures = Figures { requests: count(row, 3)?, total, ..Figures::default() };
-                let latencies = Latencies::unpack(&row.try_get::<_, Vec<i64>>(6)?);
-                let latencies = latencies.ok_or(StoreError::Corrupt("roll-up"))?;
-                let scope = row.try_get::<_, &str>(0)?.parse()?;
-                recorded.add(scope, count(row, 1)?, count(row, 2)? as u16, &figures, &latencies);
-            }
-            recorded.add_unfolded(&unfolded_sums(client).await?, range);
-            Ok(())
-        })
-        .await
 }
 
 /// A statement's parameter.

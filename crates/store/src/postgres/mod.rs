@@ -13,12 +13,10 @@ mod key_lookup;
 mod ledger;
 mod limits;
 mod partitions;
-mod requests;
 mod schema;
 mod server;
 mod tls;
 mod url;
-mod usage;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -39,12 +37,11 @@ use crate::keys::StoredKey;
 use crate::limits::Reserve;
 
 use client::Manager;
-pub(crate) use client::PooledClient;
+pub(crate) use client::{PooledClient, typed};
 pub(crate) use fold::FoldThread;
 pub(crate) use import::Import;
 use key_lookup::KeyLookup;
 use ledger::PostgresLedger;
-pub(crate) use limits::sum_recorded;
 use server::Server;
 pub use url::{PostgresUrl, PostgresUrlError};
 

@@ -43,6 +43,7 @@ const MIGRATIONS: &[&str] = &[
         id uuid NOT NULL PRIMARY KEY,
         key_id text COLLATE "C" NOT NULL,
         account text COLLATE "C",
+        project text COLLATE "C",
         status smallint NOT NULL,
         code text,
         prompt_tokens bigint,
@@ -60,6 +61,7 @@ const MIGRATIONS: &[&str] = &[
         finish_reason text
     ) PARTITION BY RANGE (id);
     CREATE INDEX requests_by_key ON requests (key_id, id);
+    CREATE INDEX requests_by_account ON requests (account, id) WHERE account IS NOT NULL;
     CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
     CREATE TABLE requests_others PARTITION OF requests DEFAULT;
 
@@ -95,32 +97,15 @@ const MIGRATIONS: &[&str] = &[
         total_measured bigint NOT NULL,
         last_at bigint NOT NULL,
         latencies bigint[] NOT NULL,
-        PRIMARY KEY (party, start, status, code)
+        account text COLLATE "C" NOT NULL,
+        PRIMARY KEY (party, start, status, code, account)
     ) WITH (fillfactor = 50);
-    CREATE TABLE key_sums (
-        span bigint NOT NULL,
-        start bigint NOT NULL,
-        key_id text COLLATE "C" NOT NULL,
-        requests bigint NOT NULL,
-        prompt_tokens bigint NOT NULL,
-        prompt_measured bigint NOT NULL,
-        completion_tokens bigint NOT NULL,
-        completion_measured bigint NOT NULL,
-        total_tokens bigint NOT NULL,
-        total_measured bigint NOT NULL,
-        last_at bigint NOT NULL,
-        succeeded bigint NOT NULL,
-        PRIMARY KEY (span, start, key_id)
-    ) WITH (fillfactor = 50);
-    CREATE TABLE given_keys (
-        key_id text COLLATE "C" NOT NULL PRIMARY KEY,
-        first_owner text COLLATE "C" NOT NULL
-    );
-    CREATE TABLE person_sums (
+    CREATE TABLE sums (
         span bigint NOT NULL,
         start bigint NOT NULL,
         key_id text COLLATE "C" NOT NULL,
         account text COLLATE "C" NOT NULL,
+        project text COLLATE "C" NOT NULL,
         requests bigint NOT NULL,
         prompt_tokens bigint NOT NULL,
         prompt_measured bigint NOT NULL,
@@ -128,9 +113,8 @@ const MIGRATIONS: &[&str] = &[
         completion_measured bigint NOT NULL,
         total_tokens bigint NOT NULL,
         total_measured bigint NOT NULL,
-        last_at bigint NOT NULL,
         succeeded bigint NOT NULL,
-        PRIMARY KEY (span, start, key_id, account)
+        PRIMARY KEY (span, start, key_id, account, project)
     ) WITH (fillfactor = 50);
 
     -- Counts of latencies, each with its slot in the bits above the fortieth, in the order of slots. Nearly always all
@@ -438,6 +422,7 @@ mod tests {
                 request_id: chat::RequestId::now(),
                 key: "000000000001".parse().unwrap(),
                 owner: None,
+                project: None,
                 outcome: Outcome { status: 200, code: None },
                 usage: Default::default(),
                 timings: Timings::default(),

@@ -6,10 +6,12 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
 
 use super::BUSY_TIMEOUT;
+use super::pool::ready;
 use super::schema;
-use super::usage::everything;
 use crate::copy::{Cell, ColumnType, CopyError, Table};
 use crate::latency::Latencies;
+use crate::reports::read_everything;
+use crate::snapshot::Snapshot;
 use crate::{StoreError, UsageReport};
 
 const DAY_MICROS: u64 = 86_400_000_000;
@@ -70,8 +72,8 @@ impl Export {
         Ok(())
     }
 
-    pub(crate) fn report(&self) -> Result<UsageReport, StoreError> {
-        everything(&self.connection)
+    pub(crate) fn report(&mut self) -> Result<UsageReport, StoreError> {
+        ready(read_everything(&mut Snapshot::Sqlite(&mut self.connection)))
     }
 }
 

@@ -9,17 +9,20 @@ use rusqlite::{
 };
 
 use super::connect;
-use super::fold::{RecentRows, create_merge_function, fold, unfolded};
+use super::fold::{RecentRows, create_merge_function, fold};
 use super::limits::CountedScopes;
 use super::log::{self, settle};
-use super::pool::{Pool, numbered};
+use super::pool::{Pool, numbered, ready};
 use crate::StoreError;
 use crate::clock::StoreClock;
 use crate::commit_id::CommitId;
 use crate::fold::{Backlog, CommitTime};
 use crate::ledger::QueuedRow;
+use crate::project::Project;
 use crate::pruning::{ClockReading, Deleted, Due};
 use crate::rollup::Entry;
+use crate::snapshot::Snapshot;
+use crate::unfolded::unfolded;
 use crate::writer::{CommitError, Committed, LedgerBackend};
 
 /// The number of commits between two checks of the log's length.
@@ -238,13 +241,17 @@ fn read_clock(connection: &Connection) -> Result<ClockReading, rusqlite::Error> 
 }
 
 fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    super::write(connection, |connection| prune_once(connection, due))
+}
+
+fn prune_once(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
     let mut deleted = Deleted::default();
     let first_kept = RequestId::first_at(due.rows_before);
-    if unfolded(&transaction)?.0.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
+    let (commits, _) = ready(unfolded(&mut Snapshot::Sqlite(connection)))?;
+    if commits.iter().flat_map(|commit| &commit.requests).any(|request| *request < first_kept) {
         return Ok(Deleted { more: true, ..deleted }); // rows are deleted only after they are in the sums
     }
-    let batch = transaction
+    let batch = connection
         .prepare_cached(
             "SELECT count(*), min(id), max(id) FROM (SELECT id FROM requests WHERE id < ?1 ORDER BY id LIMIT ?2)",
         )?
@@ -252,21 +259,21 @@ fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
             Ok((row.get::<_, u64>(0)?, row.get::<_, Option<[u8; 16]>>(1)?, row.get::<_, Option<[u8; 16]>>(2)?))
         })?;
     if let (rows, Some(oldest), Some(newest)) = batch {
-        transaction
+        connection
             .prepare_cached(
-                "DELETE FROM requests_of_keys WHERE (key_id, id) IN (SELECT key_id, id FROM requests WHERE id <= ?1)",
+                "DELETE FROM requests_of_parties WHERE (party, id) IN (SELECT key_id, id FROM requests WHERE id <= ?1
+                 UNION ALL SELECT '@' || account, id FROM requests WHERE id <= ?1 AND account IS NOT NULL)",
             )?
             .execute([newest])?;
-        transaction.prepare_cached("DELETE FROM requests WHERE id <= ?1")?.execute([newest])?;
+        connection.prepare_cached("DELETE FROM requests WHERE id <= ?1")?.execute([newest])?;
         let [oldest, newest] = [oldest, newest].map(|id| RequestId::from_bytes(id).timestamp());
         deleted.add(rows, oldest, newest);
         deleted.more = rows == PRUNE_BATCH_ROWS;
     }
     let first_kept = CommitId::first_at(due.rows_before.as_millis().saturating_mul(1000)).number();
-    let commits = transaction
+    let commits = connection
         .prepare_cached("DELETE FROM commits WHERE id IN (SELECT id FROM commits WHERE id < ?1 ORDER BY id LIMIT ?2)")?
         .execute(params![first_kept, PRUNE_BATCH_ROWS])?;
-    transaction.commit()?;
     deleted.more |= commits as u64 == PRUNE_BATCH_ROWS;
     Ok(deleted)
 }
@@ -279,8 +286,9 @@ fn is_row_error(error: &rusqlite::Error) -> bool {
 }
 
 const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tokens, completion_tokens, total_tokens,
-        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources, account, runtime, finish_reason)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+        queue_us, search_us, inference_us, total_us, commit_id, score, scorer, sources, account, runtime, finish_reason,
+        project)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
     ON CONFLICT (id) DO NOTHING";
 
 const LIST_UNFOLDED: &str = "INSERT INTO unfolded (commit_id, requests) VALUES (?1, ?2)";
@@ -307,6 +315,7 @@ fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: CommitId) -> Re
         entry.owner.map(|owner| owner.to_string()),
         entry.inference.runtime.as_deref(),
         entry.inference.finish_reason.map(FinishReason::as_str),
+        entry.project.as_ref().map(Project::as_str),
     ])?;
     Ok(inserted == 1)
 }
@@ -347,6 +356,7 @@ mod tests {
             request_id: RequestId::now(),
             key: "000000000001".parse().unwrap(),
             owner: None,
+            project: None,
             outcome: Outcome { status: 200, code: None },
             usage: Default::default(),
             timings: Timings::default(),

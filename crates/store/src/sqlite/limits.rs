@@ -12,16 +12,13 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction, params};
 
 use super::Sqlite;
-use super::fold::unfolded_sums;
-use super::pool::PooledConnection;
 use crate::StoreError;
 use crate::clock::StoreClock;
-use crate::latency::Latencies;
 use crate::limits::{
-    BudgetPeriod, CallerLimits, Keeper, LIMITS_VERSION, Limit, LimitTable, PeriodStarts, Permit, RecordedSpending,
-    Reservation, ReserveError, ScopeRange, Spending, SpendingSums, SpentInPeriods, State,
+    BudgetPeriod, CallerLimits, Keeper, LIMITS_VERSION, Limit, LimitTable, PeriodStarts, Permit, Reservation,
+    ReserveError, Spending, SpendingSums, SpentInPeriods, State,
 };
-use crate::rollup::{Entry, Figures, Measured};
+use crate::rollup::Entry;
 use crate::scope::Scope;
 
 /// The slot of commits; slot 0 has the spending from before there was a budget.
@@ -142,31 +139,6 @@ const ADD: &str = "INSERT INTO spending (scope, period, start, slot, requests, t
     VALUES (?1, 'day', ?2, ?4, ?5, ?6, ?7), (?1, 'month', ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
         unmeasured = unmeasured + excluded.unmeasured";
-
-/// Sums up the ledger within a change, whose transaction blocks commits of rows.
-pub(crate) fn sum_recorded(
-    connection: &mut PooledConnection<'_>,
-    range: &ScopeRange,
-    recorded: &mut RecordedSpending,
-) -> Result<(), StoreError> {
-    connection.run(|connection| {
-        let mut list = connection.prepare_cached(
-            "SELECT party, start, status, requests, total_tokens, total_measured, latencies FROM rollups
-             WHERE party >= ?1 AND party <= ?2 AND start >= ?3",
-        )?;
-        let mut rows = list.query(params![range.first, range.last, recorded.first_second()])?;
-        while let Some(row) = rows.next()? {
-            let scope = row.get::<_, String>(0)?.parse()?;
-            let total = Measured { sum: row.get(4)?, count: row.get(5)? };
-            let figures = Figures { requests: row.get(3)?, total, ..Figures::default() };
-            let latencies = row.get_ref(6)?.as_blob().ok().and_then(Latencies::decode);
-            let latencies = latencies.ok_or(StoreError::Corrupt("roll-up"))?;
-            recorded.add(scope, row.get(1)?, row.get(2)?, &figures, &latencies);
-        }
-        recorded.add_unfolded(&unfolded_sums(connection)?, range);
-        Ok(())
-    })
-}
 
 /// The reservations of this process.
 pub(super) type Reserved = Arc<Mutex<State>>;

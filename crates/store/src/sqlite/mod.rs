@@ -7,9 +7,7 @@ mod ledger;
 mod limits;
 mod log;
 mod pool;
-mod requests;
 mod schema;
-mod usage;
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,16 +27,14 @@ use crate::clock::StoreClock;
 use crate::fold::describe_unreadable;
 use crate::keys::{FIND_KEY, StoredKey};
 use crate::sql::Row;
-use crate::sum_cache::SumCache;
 
 pub use backup::{BackupError, BackupSummary, back_up, check_copy};
 pub(crate) use export::Export;
 use ledger::SqliteLedger;
 use limits::Reserved;
-pub(crate) use limits::sum_recorded;
 use log::settle_unless_in_use;
 use pool::Pool;
-pub(crate) use pool::PooledConnection;
+pub(crate) use pool::{PooledConnection, numbered, ready};
 
 /// Older versions have a race between checkpoint and commit that can corrupt the log.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
@@ -53,7 +49,6 @@ pub(crate) struct Sqlite {
     /// Whether `begin_change` was called.
     has_changes: AtomicBool,
     reports: Arc<Semaphore>,
-    sums: SumCache,
     reserved: Reserved,
     /// Locked once this process enforces the limits.
     limit_lock: OnceLock<File>,
@@ -75,7 +70,6 @@ impl Sqlite {
             pool: Arc::new(Pool::new(path, connection)),
             has_changes: AtomicBool::new(false),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
-            sums: SumCache::default(),
             reserved: Reserved::default(),
             limit_lock: OnceLock::new(),
         })
@@ -105,6 +99,19 @@ impl Drop for Sqlite {
             let _ = self.with(|connection| settle_unless_in_use(connection));
         }
     }
+}
+
+/// Makes changes in one transaction, which waits for the write lock first, so that it cannot fail later because of it.
+fn write<T, E: From<rusqlite::Error>>(
+    connection: &mut Connection,
+    change: impl FnOnce(&mut Connection) -> Result<T, E>,
+) -> Result<T, E> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let result = change(connection).and_then(|changed| Ok(connection.execute_batch("COMMIT").map(|()| changed)?));
+    if result.is_err() && !connection.is_autocommit() {
+        let _ = connection.execute_batch("ROLLBACK"); // if this fails, too, the next transaction does
+    }
+    result
 }
 
 /// Creates a new database readable only for this user. SQLite reports a wrong path.

@@ -1,8 +1,10 @@
 //! A pool of connections to the file, and SQLite's part of `sql::Connection`.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -11,6 +13,7 @@ use rusqlite::{Connection, ToSql, params_from_iter};
 
 use super::{Sqlite, connect};
 use crate::StoreError;
+use crate::snapshot::Snapshot;
 use crate::sql::{Row, Value};
 
 pub(super) struct Pool {
@@ -114,15 +117,28 @@ impl Sqlite {
     /// `MAX_REPORTS` run at a time, including those whose callers have disconnected; others wait.
     pub(crate) async fn report<T: Send + 'static>(
         self: &Arc<Self>,
-        read: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+        read: impl AsyncFnOnce(&mut Snapshot<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let permit = self.reports.clone().acquire_owned().await.map_err(|_| StoreError::Busy)?;
         let sqlite = self.clone();
         let report = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            read(&sqlite)
+            sqlite.snapshot(|snapshot| ready(read(snapshot)))
         });
         report.await.map_err(|_| StoreError::Panicked)?
+    }
+
+    /// Reads in one snapshot of the file.
+    pub(crate) fn snapshot<T>(
+        &self,
+        read: impl FnOnce(&mut Snapshot<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.with(|connection| {
+            connection.execute_batch("BEGIN")?;
+            let result = read(&mut Snapshot::Sqlite(connection))?;
+            connection.execute_batch("COMMIT")?;
+            Ok(result)
+        })
     }
 
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
@@ -163,7 +179,7 @@ impl PooledConnection<'_> {
         self.run(|connection| Ok(connection.execute_batch("ROLLBACK")?))
     }
 
-    pub(super) fn run<T>(
+    pub(crate) fn run<T>(
         &mut self,
         run: impl FnOnce(&mut Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
@@ -187,8 +203,16 @@ impl Drop for PooledConnection<'_> {
     }
 }
 
+/// Runs a future that reads a SQLite file, and so never waits.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("SQLite is read on the calling thread"),
+    }
+}
+
 /// A statement with SQLite's `?1` instead of `$1`, which SQLite would number by first appearance.
-pub(super) fn numbered(sql: &str) -> String {
+pub(crate) fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
 
@@ -198,6 +222,7 @@ impl ToSql for Value<'_> {
             Self::Text(text) => text.to_sql(),
             Self::Integer(number) => number.to_sql(),
             Self::Bytes(bytes) => bytes.to_sql(),
+            Self::Request(id) => Ok(id.to_bytes().to_vec().into()),
             Self::Bool(flag) => flag.to_sql(),
         }
     }

@@ -35,6 +35,7 @@ const MIGRATIONS: &[&str] = &[
         id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
         key_id TEXT NOT NULL,
         account TEXT,
+        project TEXT,
         status INTEGER NOT NULL,
         code TEXT,
         prompt_tokens INTEGER,
@@ -52,11 +53,12 @@ const MIGRATIONS: &[&str] = &[
         finish_reason TEXT
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
-    -- An index by key, which is written when rows are folded, not with every commit.
-    CREATE TABLE requests_of_keys (
-        key_id TEXT NOT NULL,
+    -- Indexes by key and by person, which are written when rows are folded, not with every commit. A party has the same
+    -- form as in `rollups`.
+    CREATE TABLE requests_of_parties (
+        party TEXT NOT NULL,
         id BLOB NOT NULL,
-        PRIMARY KEY (key_id, id)
+        PRIMARY KEY (party, id)
     ) STRICT, WITHOUT ROWID;
 
     -- Commits whose time is known.
@@ -77,7 +79,8 @@ const MIGRATIONS: &[&str] = &[
         requests BLOB NOT NULL
     ) STRICT;
 
-    -- Sums by hour. A party is '' for everyone, '@' and an account's id, or a key's id.
+    -- Sums by hour. A party is '' for everyone, '@' and an account's id, or a key's id. A key's sums are kept by the account of
+    -- its owner at the time of the request ('' for none); for the other parties, the account is ''.
     CREATE TABLE rollups (
         party TEXT NOT NULL,
         start INTEGER NOT NULL,
@@ -92,35 +95,17 @@ const MIGRATIONS: &[&str] = &[
         total_measured INTEGER NOT NULL,
         last_at INTEGER NOT NULL,
         latencies BLOB NOT NULL,
-        PRIMARY KEY (party, start, status, code)
+        account TEXT NOT NULL,
+        PRIMARY KEY (party, start, status, code, account)
     ) STRICT, WITHOUT ROWID;
+    -- Sums by hour, day and eight days, for each key, and its owner and project at the time of the request ('' for none).
     -- Narrow and ordered by time, so that ten thousand keys are summed in one short scan.
-    CREATE TABLE key_sums (
-        span INTEGER NOT NULL,
-        start INTEGER NOT NULL,
-        key_id TEXT NOT NULL,
-        requests INTEGER NOT NULL,
-        prompt_tokens INTEGER NOT NULL,
-        prompt_measured INTEGER NOT NULL,
-        completion_tokens INTEGER NOT NULL,
-        completion_measured INTEGER NOT NULL,
-        total_tokens INTEGER NOT NULL,
-        total_measured INTEGER NOT NULL,
-        last_at INTEGER NOT NULL,
-        succeeded INTEGER NOT NULL,
-        PRIMARY KEY (span, start, key_id)
-    ) STRICT, WITHOUT ROWID;
-    -- Keys that were given to another person. From then on `person_sums` has the same sums as `key_sums`, by the owner at
-    -- the time of the request ('' for none); the rest belongs to the first owner.
-    CREATE TABLE given_keys (
-        key_id TEXT NOT NULL PRIMARY KEY,
-        first_owner TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE person_sums (
+    CREATE TABLE sums (
         span INTEGER NOT NULL,
         start INTEGER NOT NULL,
         key_id TEXT NOT NULL,
         account TEXT NOT NULL,
+        project TEXT NOT NULL,
         requests INTEGER NOT NULL,
         prompt_tokens INTEGER NOT NULL,
         prompt_measured INTEGER NOT NULL,
@@ -128,9 +113,8 @@ const MIGRATIONS: &[&str] = &[
         completion_measured INTEGER NOT NULL,
         total_tokens INTEGER NOT NULL,
         total_measured INTEGER NOT NULL,
-        last_at INTEGER NOT NULL,
         succeeded INTEGER NOT NULL,
-        PRIMARY KEY (span, start, key_id, account)
+        PRIMARY KEY (span, start, key_id, account, project)
     ) STRICT, WITHOUT ROWID;
 
     -- The ledger's time, by which old rows are deleted.

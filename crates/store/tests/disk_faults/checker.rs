@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use chat::{ApiKey, KeyId, RequestId, Timestamp};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OpenFlags};
-use store::{Entry, Grouping, Period, Phase, Step, Store, UsageQuery, Viewer};
+use store::{Entry, Grouping, Period, Phase, Project, Step, Store, UsageQuery, Viewer};
 
 /// Rows from before this hour may be pruned; all others are from after it.
 pub(crate) const OLDEST_KEPT_SECONDS: u64 = 1_700_000_000 / 3600 * 3600;
@@ -122,28 +123,32 @@ impl Expected {
             let (entry, seconds) = (&row.entry, row.entry.request_id.unix_seconds());
             let sums = Sums::from_entry(entry);
             let key = entry.key.to_string();
-            let owner = entry.owner.map(|owner| format!("@{owner}"));
+            let owner = entry.owner.map_or_else(String::new, |owner| owner.to_string());
+            let project = entry.project.as_ref().map_or_else(String::new, Project::to_string);
             let (status, code) = (entry.outcome.status, entry.outcome.code.unwrap_or("").to_owned());
-            for scope in [Some(String::new()), owner, Some(key.clone())].into_iter().flatten() {
-                hours.entry((scope, seconds / 3600 * 3600, status, code.clone())).or_default().add(&sums);
+            let of_person = entry.owner.map(|owner| (format!("@{owner}"), String::new()));
+            let scopes = [Some(Default::default()), of_person, Some((key.clone(), owner.clone()))];
+            for (scope, owner) in scopes.into_iter().flatten() {
+                hours.entry((scope, seconds / 3600 * 3600, status, code.clone(), owner)).or_default().add(&sums);
             }
             for span in [3600, 86_400, 8 * 86_400] {
-                spans.entry((span, seconds / span * span, key.clone())).or_default().add(&sums);
+                let part = (span, seconds / span * span, key.clone(), owner.clone(), project.clone());
+                spans.entry(part).or_default().add(&sums);
             }
         }
         let figures = "requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
             total_measured";
         let recent = format!("start >= {}", OLDEST_KEPT_SECONDS / (8 * 86_400) * 8 * 86_400);
         let mut select = connection
-            .prepare(&format!("SELECT {figures}, party, start, status, code FROM rollups WHERE {recent}"))
+            .prepare(&format!("SELECT {figures}, party, start, status, code, account FROM rollups WHERE {recent}"))
             .unwrap();
-        let rows =
-            select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?, row.get(10)?), Sums::read(row)?)));
+        let rows = select.query_map([], |row| Ok((row_key(row)?, Sums::read(row)?)));
         assert_same(&rows.unwrap().map(Result::unwrap).collect(), &hours, "by hour");
-        let mut select =
-            connection.prepare(&format!("SELECT {figures}, span, start, key_id FROM key_sums WHERE {recent}")).unwrap();
-        let rows = select.query_map([], |row| Ok(((row.get(7)?, row.get(8)?, row.get(9)?), Sums::read(row)?)));
-        assert_same(&rows.unwrap().map(Result::unwrap).collect(), &spans, "by key");
+        let mut select = connection
+            .prepare(&format!("SELECT {figures}, span, start, key_id, account, project FROM sums WHERE {recent}"))
+            .unwrap();
+        let rows = select.query_map([], |row| Ok((row_key(row)?, Sums::read(row)?)));
+        assert_same(&rows.unwrap().map(Result::unwrap).collect(), &spans, "by key, owner and project");
 
         let old = format!("SELECT coalesce(sum(requests), 0) FROM rollups WHERE party = '' AND NOT {recent}");
         let old: u64 = connection.query_row(&old, [], |row| row.get(0)).unwrap();
@@ -155,9 +160,14 @@ impl Expected {
     fn check_lists(&self, connection: &Connection) {
         let unfolded = unfolded(connection).len() as u64;
         let count = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
-        let listed = count("SELECT count(*) FROM requests_of_keys JOIN requests USING (id, key_id)");
-        assert_eq!(listed, count("SELECT count(*) FROM requests_of_keys"), "a list contains a row that does not exist");
-        assert_eq!(listed + unfolded, count("SELECT count(*) FROM requests"), "folded rows that are in no list");
+        let of_keys = count("SELECT count(*) FROM requests_of_parties JOIN requests USING (id) WHERE party = key_id");
+        let of_people =
+            count("SELECT count(*) FROM requests_of_parties JOIN requests USING (id) WHERE party = '@' || account");
+        let all = count("SELECT count(*) FROM requests_of_parties");
+        assert_eq!(of_keys + of_people, all, "a list contains a row that does not exist");
+        assert_eq!(of_keys + unfolded, count("SELECT count(*) FROM requests"), "folded rows that are in no list");
+        let owned = count("SELECT count(*) FROM requests WHERE account IS NOT NULL");
+        assert!((of_people..=of_people + unfolded).contains(&owned), "folded rows that are in no person's list");
     }
 
     async fn check_keys(&mut self, connection: &Connection, store: &Store) {
@@ -239,6 +249,13 @@ fn assert_same<K: Ord + Debug>(found: &BTreeMap<K, Sums>, of_rows: &BTreeMap<K, 
 /// Requests; then for prompt, completion and total the sum of tokens and the number of measured requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums([u64; 7]);
+
+/// What a sum is of: the five columns after its figures.
+fn row_key<A: FromSql, B: FromSql, C: FromSql, D: FromSql, E: FromSql>(
+    row: &rusqlite::Row<'_>,
+) -> Result<(A, B, C, D, E), rusqlite::Error> {
+    Ok((row.get(7)?, row.get(8)?, row.get(9)?, row.get(10)?, row.get(11)?))
+}
 
 impl Sums {
     fn from_entry(entry: &Entry) -> Self {

@@ -9,7 +9,8 @@ use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use faulty_disk::Disk;
 use parking_lot::Mutex;
 use store::{
-    Entry, Grouping, Ledger, NewKey, Outcome, Period, RequestQuery, Step, Store, Timings, UsageQuery, Viewer, back_up,
+    Entry, Grouping, Ledger, NewKey, Outcome, Period, Project, RequestQuery, Step, Store, Timings, UsageQuery, Viewer,
+    back_up,
 };
 use tokio::task::JoinSet;
 
@@ -108,6 +109,7 @@ impl Load {
             request_id: RequestId::at_micros(micros, number << 16),
             key: known.unwrap_or_else(|| "000000000001".parse().unwrap()),
             owner: rng.bool().then(|| "A00000000001".parse().unwrap()),
+            project: rng.bool().then(|| Project::parse("search").unwrap()),
             outcome: OUTCOMES[rng.usize(..2)],
             usage: TokenUsage { prompt: tokens(rng), completion: tokens(rng), total: tokens(rng) },
             timings: Timings { total: Duration::from_micros(rng.u64(..1 << 24)), ..Timings::default() },

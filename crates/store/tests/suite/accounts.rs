@@ -271,6 +271,7 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
                 request_id: RequestId::now(),
                 key,
                 owner,
+                project: None,
                 outcome: Outcome { status: 200, code: None },
                 usage: TokenUsage { prompt: Some(5), completion: None, total: None },
                 timings: Timings::default(),
@@ -299,7 +300,7 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
         };
         let report = store.usage(viewer, &query).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, own as u64, "{name}");
-        assert_eq!(report.by_key.iter().map(|usage| usage.figures.requests).sum::<u64>(), own as u64, "{name}");
+        assert_eq!(report.groups.iter().map(|usage| usage.figures.requests).sum::<u64>(), own as u64, "{name}");
         let everything = RequestQuery { limit: 100, ..RequestQuery::default() };
         assert_eq!(store.requests(viewer, &everything).await.unwrap().len(), own, "{name}");
 

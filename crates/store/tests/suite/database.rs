@@ -55,6 +55,7 @@ pub(crate) fn entry(key: KeyId) -> Entry {
         request_id: RequestId::now(),
         key,
         owner: None,
+        project: None,
         outcome: OK,
         usage: TokenUsage { prompt: Some(2), completion: Some(3), total: Some(5) },
         timings: Timings { total: Duration::from_millis(40), ..Timings::default() },

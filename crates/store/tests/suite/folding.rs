@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use chat::{KeyId, RequestId, Timestamp, TokenUsage};
 use store::{
-    Database, Entry, Grouping, Ledger, LedgerWriter, Outcome, Period, Phase, RequestQuery, Step, Store, Timings,
-    UsageQuery, UsageReport, Viewer,
+    Database, Entry, GroupLabel, Grouping, Ledger, LedgerWriter, Outcome, Period, Phase, Project, RequestQuery, Step,
+    Store, Timings, UsageGroup, UsageQuery, UsageReport, Viewer,
 };
 use testbed::Cluster;
 
@@ -100,16 +100,24 @@ impl Expected {
             sums[2..].copy_from_slice(tokens.as_flattened());
             sums
         };
-        let hour = |slice: &store::TimeSlice| slice.start.as_seconds() / 3600;
-        let outcome = |outcome: &store::OutcomeUsage| {
-            ((outcome.status, outcome.code.clone().unwrap_or_default()), outcome.figures.requests)
+        let hour = |slice: &UsageGroup| match slice.label {
+            GroupLabel::Time(start) => start.as_seconds() / 3600,
+            ref other => panic!("{other:?}"),
+        };
+        let key = |group: &UsageGroup| match &group.label {
+            GroupLabel::Key(key) => key.id,
+            other => panic!("{other:?}"),
+        };
+        let outcome = |group: &UsageGroup| match &group.label {
+            GroupLabel::Outcome(status, code) => ((*status, code.clone().unwrap_or_default()), group.figures.requests),
+            other => panic!("{other:?}"),
         };
         Self {
             totals: sums(&report.totals, report.succeeded),
-            by_key: report.by_key.iter().map(|key| (key.key, sums(&key.figures, key.succeeded))).collect(),
+            by_key: report.groups.iter().map(|group| (key(group), sums(&group.figures, group.succeeded))).collect(),
             by_hour: report.by_time.iter().map(|slice| (hour(slice), sums(&slice.figures, slice.succeeded))).collect(),
             by_outcome: report.by_outcome.iter().map(outcome).collect(),
-            last_uses: report.by_key.iter().map(|key| (key.key, key.figures.last_at)).collect(),
+            last_uses: report.groups.iter().map(|group| (key(group), group.figures.last_at)).collect(),
         }
     }
 }
@@ -252,6 +260,7 @@ fn random_entry(rng: &mut fastrand::Rng, keys: &[KeyId]) -> Entry {
         request_id: RequestId::at_micros((now - age).as_micros() as u64, rng.u64(..)),
         key: *rng.choice(keys).unwrap(),
         owner: rng.bool().then(|| "A00000000001".parse().unwrap()),
+        project: rng.bool().then(|| Project::parse("search").unwrap()),
         outcome: if rng.u8(..5) == 0 { FAILED } else { OK },
         usage: TokenUsage { prompt: tokens(rng), completion: tokens(rng), total: tokens(rng) },
         timings: Timings { total: Duration::from_micros(rng.u64(..1 << 20)), ..Timings::default() },

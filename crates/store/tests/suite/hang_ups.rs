@@ -456,7 +456,7 @@ const LOCKS: [(&str, &str); 2] = [
     ("the lock of changes", "SELECT pg_advisory_xact_lock(x'6164726961000002'::bigint)"),
     (
         "all tables",
-        "LOCK TABLE accounts, sessions, links, audit, keys, requests, commits, rollups, key_sums
+        "LOCK TABLE accounts, sessions, links, audit, keys, requests, commits, rollups, sums
          IN ACCESS EXCLUSIVE MODE",
     ),
 ];

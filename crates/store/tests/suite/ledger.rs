@@ -80,6 +80,7 @@ fn entry_at(time: Timestamp, key: KeyId, outcome: Outcome, tokens: Option<u32>) 
         request_id: RequestId::at_micros(time.as_millis() * 1000, RequestId::now().unix_micros() << 40 | unique()),
         key,
         owner: None,
+        project: None,
         outcome,
         usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
         timings: Timings {
@@ -236,8 +237,8 @@ async fn concurrent_rows_are_all_recorded_and_every_grouping_has_the_same_sum(da
 
         assert_eq!(report.totals.requests, expected.len() as u64);
         assert_eq!((report.totals.prompt.sum, report.totals.prompt.count), (sum, measured));
-        let by_key: u64 = report.by_key.iter().map(|key| key.figures.requests).sum();
-        let succeeded: u64 = report.by_key.iter().map(|key| key.succeeded).sum();
+        let by_key: u64 = report.groups.iter().map(|key| key.figures.requests).sum();
+        let succeeded: u64 = report.groups.iter().map(|key| key.succeeded).sum();
         let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
         assert_eq!((by_key, by_outcome, succeeded), (report.totals.requests, report.totals.requests, measured));
         assert_eq!(report.all_latencies().count(Phase::Total), report.totals.requests);

@@ -68,7 +68,7 @@ async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
     let report = first.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
     let all = (REPLICAS * ROWS) as u64;
     assert_eq!((report.totals.requests, report.totals.total.sum), (all, all * 5));
-    assert_eq!(report.by_key.iter().map(|key| key.figures.requests).sum::<u64>(), all);
+    assert_eq!(report.groups.iter().map(|key| key.figures.requests).sum::<u64>(), all);
     assert_eq!(report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum::<u64>(), all);
     for phase in [store::Phase::Total, store::Phase::Persist] {
         assert_eq!(report.all_latencies().count(phase), all, "{phase:?}");
@@ -87,7 +87,7 @@ async fn an_older_replica_keeps_working_after_a_newer_migration() {
     let name = database.database.to_string();
     let name = name.rsplit_once('/').unwrap().1;
     let later = "ALTER TABLE requests ADD COLUMN later text; ALTER TABLE rollups ADD COLUMN later bigint;
-        ALTER TABLE key_sums ADD COLUMN later bigint; ALTER TABLE keys ADD COLUMN later text;
+        ALTER TABLE sums ADD COLUMN later bigint; ALTER TABLE keys ADD COLUMN later text;
         UPDATE adriaticum_schema SET version = 999";
     Cluster::shared().sql(name, later);
     ledger.record(entry(key.id()), None).await.unwrap();

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use chat::{KeyId, KeyName, RequestId, Timestamp, TokenUsage};
 use store::{
-    AccountId, AuditQuery, Entry, Grouping, KeyChange, NewAccount, NewKey, Origin, Outcome, Period, PersonName, Phase,
-    Price, PriceError, Project, RequestQuery, Role, StatusFilter, Step, Store, Timings, UsageQuery, UsageReport,
-    Viewer,
+    AccountId, AuditQuery, Entry, GroupLabel, Grouping, KeyChange, NewAccount, NewKey, Origin, Outcome, Period,
+    PersonName, Phase, Price, PriceError, Project, RequestQuery, Role, StatusFilter, Step, Store, Timings, UsageGroup,
+    UsageQuery, UsageReport, Viewer,
 };
 
 use crate::database::{OK, TestDatabase};
@@ -28,7 +28,8 @@ const FAILED: Outcome = Outcome { status: 502, code: Some("inference_error") };
 const HOUR: u64 = 3_600;
 const DAY: u64 = 24 * HOUR;
 
-/// Keys: Ada's, Bob's, one without an owner, and one that Ada has given to Bob after half of the rows.
+/// Keys: Ada's, Bob's, one without an owner, and one that after half of the rows Ada has given to Bob, and moved to another
+/// project.
 struct World {
     store: Store,
     _database: TestDatabase,
@@ -54,7 +55,8 @@ impl World {
         let mut world = Self { store, _database: database, keys, ada, bob, start, rows: Vec::new() };
         world.record(0..300).await;
         let operator = Viewer::operator();
-        assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(bob))]).await.unwrap());
+        let given = [KeyChange::Owner(Some(bob)), KeyChange::Project(Project::parse_optional("day").unwrap())];
+        assert!(world.store.change_key(&operator, keys[3], &given).await.unwrap());
         world.record(300..600).await;
         world
     }
@@ -66,12 +68,14 @@ impl World {
             let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let which = (scattered >> 8) as usize % 4;
             let owner = [Some(self.ada), Some(self.bob), None, Some(if number < 300 { self.ada } else { self.bob })];
+            let project = ["search", "search", "", if number < 300 { "night" } else { "day" }][which];
             let second = self.start + (scattered >> 20) % (3 * DAY);
             let tokens = (number % 7 != 0).then_some((scattered >> 50) as u32);
             let row = Entry {
                 request_id: RequestId::at_micros(second * 1_000_000 + number, number << 4),
                 key: self.keys[which],
                 owner: owner[which],
+                project: Project::parse_optional(project).unwrap(),
                 outcome: if number % 5 == 0 { FAILED } else { OK },
                 usage: TokenUsage { prompt: tokens, completion: tokens, total: tokens.map(|tokens| 2 * tokens) },
                 timings: Timings { total: Duration::from_millis(number), ..Timings::default() },
@@ -145,13 +149,18 @@ fn sums(groups: impl IntoIterator<Item = (String, store::Figures, u64)>) -> Sums
     groups.into_iter().map(row).collect()
 }
 
-fn by_person(report: &UsageReport) -> Sums {
-    let name = |person: &Option<store::Person>| person.as_ref().map_or(String::new(), |person| person.id.to_string());
-    sums(report.by_person.iter().map(|usage| (name(&usage.person), usage.figures, usage.succeeded)))
+fn grouped(groups: &[UsageGroup]) -> Sums {
+    sums(groups.iter().map(|group| (name(&group.label), group.figures, group.succeeded)))
 }
 
-fn by_key(report: &UsageReport) -> Sums {
-    sums(report.by_key.iter().map(|usage| (usage.key.to_string(), usage.figures, usage.succeeded)))
+fn name(label: &GroupLabel) -> String {
+    match label {
+        GroupLabel::Time(start) => start.as_seconds().to_string(),
+        GroupLabel::Key(key) => key.id.to_string(),
+        GroupLabel::Person(person) => person.as_ref().map_or(String::new(), |person| person.id.to_string()),
+        GroupLabel::Project(project) => project.as_ref().map_or(String::new(), Project::to_string),
+        GroupLabel::Outcome(status, _) => status.to_string(),
+    }
 }
 
 async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestDatabase) {
@@ -160,9 +169,7 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
     let operator = Viewer::operator();
     let bob = world.viewer(world.bob).await;
     let owner = |row: &Entry| row.owner.map_or(String::new(), |owner| owner.to_string());
-    let project = |row: &Entry| {
-        ["search", "search", "", "night"][keys.iter().position(|key| *key == row.key).unwrap()].to_owned()
-    };
+    let project = |row: &Entry| row.project.as_ref().map_or(String::new(), Project::to_string);
     let day = |row: &Entry| (row.request_id.unix_seconds() / DAY * DAY).to_string();
     for (from, to) in [
         (0, 4 * DAY),
@@ -183,27 +190,31 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
         assert!(!report.is_widened, "{label}");
         assert_eq!(report.totals.requests, rows.len() as u64, "{label}");
         assert_eq!(report.all_latencies().count(Phase::Total), rows.len() as u64, "{label}");
-        assert_eq!(by_person(&report), scan(rows.iter().copied(), owner), "{label}");
+        assert_eq!(grouped(&report.groups), scan(rows.iter().copied(), owner), "{label}");
         let report = world.report(&operator, period, Grouping::Key).await;
-        assert_eq!(by_key(&report), scan(rows.iter().copied(), |row| row.key.to_string()), "{label}");
+        assert_eq!(grouped(&report.groups), scan(rows.iter().copied(), |row| row.key.to_string()), "{label}");
         let report = world.report(&operator, period, Grouping::Project).await;
-        let name = |project: &Option<Project>| project.as_ref().map_or(String::new(), Project::to_string);
-        let found = report.by_project.iter().map(|usage| (name(&usage.project), usage.figures, usage.succeeded));
-        assert_eq!(sums(found), scan(rows.iter().copied(), project), "{label}");
+        assert_eq!(grouped(&report.groups), scan(rows.iter().copied(), project), "{label}");
         let report = world.report(&operator, period, Grouping::Time).await;
-        let found =
-            report.by_time.iter().map(|slice| (slice.start.as_seconds().to_string(), slice.figures, slice.succeeded));
-        assert_eq!(sums(found), scan(rows.iter().copied(), day), "{label}");
+        assert_eq!(grouped(&report.by_time), scan(rows.iter().copied(), day), "{label}");
 
         // Bob sees requests of keys that were his at that time, including a key that was Ada's before.
         let his = || rows.iter().copied().filter(|row| row.owner == Some(world.bob));
         let report = world.report(&bob, period, Grouping::Key).await;
         assert_eq!(report.totals.requests, his().count() as u64, "{label}");
-        assert_eq!(by_key(&report), scan(his(), |row| row.key.to_string()), "{label}");
+        assert_eq!(grouped(&report.groups), scan(his(), |row| row.key.to_string()), "{label}");
         let of_bob =
             UsageQuery { period, key: None, step: Step::Hour, person: Some(world.bob), group: Some(Grouping::Key) };
         let of_bob = world.store.usage(&operator, &of_bob).await.unwrap().unwrap();
-        assert_eq!(by_key(&of_bob), by_key(&report), "{label}");
+        assert_eq!(grouped(&of_bob.groups), grouped(&report.groups), "{label}");
+
+        // Of the key that was Ada's before, too, he sees his part.
+        let of_key =
+            UsageQuery { period, key: Some(keys[3]), step: Step::Hour, person: None, group: Some(Grouping::Project) };
+        let of_key = world.store.usage(&bob, &of_key).await.unwrap().unwrap();
+        let his = || his().filter(|row| row.key == keys[3]);
+        assert_eq!(of_key.totals.requests, his().count() as u64, "{label}");
+        assert_eq!(grouped(&of_key.groups), scan(his(), project), "{label}");
     }
 
     // Ada is an administrator, and sees everything; a filter restricts it to her own requests.
@@ -213,13 +224,28 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
     let developer = world.store.set_role(operator.admin().unwrap(), world.bob, Role::Developer).await;
     assert!(developer.is_ok());
 
-    // A former owner does not see a key's current project.
-    assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(world.ada))]).await.unwrap());
+    // A former owner keeps the requests, and does not see the key's current name and project.
+    let secret = KeyChange::Project(Project::parse_optional("secret").unwrap());
+    assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(world.ada)), secret]).await.unwrap());
+    let his = || world.rows.iter().filter(|row| row.owner == Some(world.bob));
     let report = world.report(&bob, all, Grouping::Project).await;
-    let projects: Vec<_> = report.by_project.iter().map(|usage| usage.project.as_ref().map(Project::as_str)).collect();
-    assert!(projects.contains(&Some("search")) && projects.contains(&None) && projects.len() == 2, "{projects:?}");
-    let his = world.rows.iter().filter(|row| row.owner == Some(world.bob)).count() as u64;
-    assert_eq!(report.by_project.iter().map(|usage| usage.figures.requests).sum::<u64>(), his);
+    assert_eq!(grouped(&report.groups), scan(his(), project));
+    let report = world.report(&bob, all, Grouping::Key).await;
+    let given = report.groups.iter().find_map(|group| match &group.label {
+        GroupLabel::Key(key) if key.id == keys[3] => Some(key),
+        _ => None,
+    });
+    let given = given.unwrap();
+    assert_eq!((given.is_visible, &given.project, &*given.name), (false, &None, "given to another person"));
+    let listed = world.store.requests(&bob, &RequestQuery { limit: 1000, ..RequestQuery::default() }).await.unwrap();
+    let mut ids: Vec<_> = his().map(|row| row.request_id).collect();
+    ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
+    assert_eq!(listed.iter().map(|row| row.request_id).collect::<Vec<_>>(), ids);
+    assert!(listed.iter().all(|row| (row.key_name == "given to another person") == (row.key == keys[3])));
+    for row in &world.rows {
+        let found = world.store.request(&bob, row.request_id).await.unwrap();
+        assert_eq!(found.is_some(), row.owner == Some(world.bob), "{}", row.request_id);
+    }
 }
 
 async fn late_rows_are_counted(database: TestDatabase) {
@@ -238,14 +264,14 @@ async fn late_rows_are_counted(database: TestDatabase) {
             row.request_id = RequestId::at_micros(second * 1_000_000, round << 4);
             ledger.record(row, None).await.unwrap();
         }
-        for when in ["from the database", "from the cache"] {
+        for when in ["first", "again"] {
             let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
             assert_eq!(report.totals.requests, 5 * round, "{when}");
-            assert_eq!(report.by_key[0].figures.requests, 5 * round, "{when}");
+            assert_eq!(report.groups[0].figures.requests, 5 * round, "{when}");
         }
         writer.stop();
         let of_keys = store.usage_by_key(&Viewer::operator(), period).await.unwrap();
-        assert_eq!(of_keys[0].figures.requests, 5 * round);
+        assert_eq!(of_keys[&key].requests, 5 * round);
     }
 }
 
@@ -265,7 +291,7 @@ async fn hours_whose_rows_were_deleted_are_counted_whole(database: TestDatabase)
     let query = UsageQuery { period, key: None, step: Step::Hour, person: None, group: Some(Grouping::Key) };
     let report = async || store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
     let exact = report().await;
-    assert_eq!((exact.totals.requests, exact.is_widened, exact.by_key[0].figures.requests), (1, false, 1));
+    assert_eq!((exact.totals.requests, exact.is_widened, exact.groups[0].figures.requests), (1, false, 1));
 
     let (_ledger, writer) = store.start_ledger(Duration::from_secs(90 * DAY)).unwrap();
     let mut widened = report().await;
@@ -277,7 +303,7 @@ async fn hours_whose_rows_were_deleted_are_counted_whole(database: TestDatabase)
         widened = report().await;
     }
     writer.stop();
-    assert_eq!((widened.totals.requests, widened.is_widened, widened.by_key[0].figures.requests), (3, true, 3));
+    assert_eq!((widened.totals.requests, widened.is_widened, widened.groups[0].figures.requests), (3, true, 3));
     assert_eq!((widened.since, widened.until), (Timestamp::from_seconds(hour), Timestamp::from_seconds(hour + HOUR)));
 }
 
@@ -302,7 +328,7 @@ async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
         let cost = |rows: Vec<&Entry>| {
             let of = |row: &&Entry| {
                 let tokens = u128::from(row.usage.prompt.unwrap_or(0));
-                let is_search = with_project && world.keys[..2].contains(&row.key);
+                let is_search = with_project && row.project.as_ref() == Some(&search);
                 tokens * if is_search { 500_000 + 1 } else { 1_000_000 + 2_000_000 }
             };
             let trillionths: u128 = rows.iter().map(of).sum();
@@ -316,23 +342,25 @@ async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
             assert_eq!(report.currency.unwrap().as_str(), "EUR");
             assert_eq!(report.cost.unwrap().exact(), cost(rows.clone()), "{group:?}");
         }
-        for usage in world.report(&operator, period, Grouping::Person).await.by_person {
-            let id = usage.person.map(|person| person.id);
-            let theirs = rows.iter().copied().filter(|row| row.owner == id).collect();
-            assert_eq!(usage.cost.unwrap().exact(), cost(theirs), "{id:?}");
+        for usage in world.report(&operator, period, Grouping::Person).await.groups {
+            let id = name(&usage.label);
+            let is_theirs = |row: &&Entry| row.owner.map_or(String::new(), |owner| owner.to_string()) == id;
+            assert_eq!(usage.cost.unwrap().exact(), cost(rows.iter().copied().filter(is_theirs).collect()), "{id:?}");
         }
         for slice in world.report(&operator, period, Grouping::Time).await.by_time {
-            let day = slice.start.as_seconds()..slice.start.as_seconds() + DAY;
+            let start: u64 = name(&slice.label).parse().unwrap();
+            let day = start..start + DAY;
             let of_day = rows.iter().copied().filter(|row| day.contains(&row.request_id.unix_seconds())).collect();
-            assert_eq!(slice.cost.unwrap().exact(), cost(of_day), "{:?}", slice.start);
+            assert_eq!(slice.cost.unwrap().exact(), cost(of_day), "{start}");
         }
     }
-    // Usage counts for the key's current label.
+    // Usage counts for the project that the key had at that time.
+    let before = world.report(&operator, period, Grouping::Project).await;
     let change = KeyChange::Project(None);
     assert!(store.change_key(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
     assert!(store.change_key(&operator, world.keys[1], &[change]).await.unwrap());
-    let report = world.report(&operator, period, Grouping::Project).await;
-    assert!(report.by_project.iter().all(|usage| usage.project != Some(search.clone())), "{:?}", report.by_project);
+    assert_eq!(world.report(&operator, period, Grouping::Project).await.groups, before.groups);
+    assert!(before.groups.iter().any(|group| group.label == GroupLabel::Project(Some(search.clone()))));
 }
 
 async fn prices_are_in_one_currency(database: TestDatabase) {

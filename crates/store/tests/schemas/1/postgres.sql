@@ -79,31 +79,12 @@ CREATE TABLE public.commits_others (
     id bigint NOT NULL,
     persisted_at_us bigint NOT NULL
 );
-CREATE TABLE public.given_keys (
-    key_id text NOT NULL COLLATE pg_catalog."C",
-    first_owner text NOT NULL COLLATE pg_catalog."C"
-);
 CREATE TABLE public.identities (
     issuer text NOT NULL COLLATE pg_catalog."C",
     subject text NOT NULL COLLATE pg_catalog."C",
     account text NOT NULL COLLATE pg_catalog."C",
     created_at bigint NOT NULL
 );
-CREATE TABLE public.key_sums (
-    span bigint NOT NULL,
-    start bigint NOT NULL,
-    key_id text NOT NULL COLLATE pg_catalog."C",
-    requests bigint NOT NULL,
-    prompt_tokens bigint NOT NULL,
-    prompt_measured bigint NOT NULL,
-    completion_tokens bigint NOT NULL,
-    completion_measured bigint NOT NULL,
-    total_tokens bigint NOT NULL,
-    total_measured bigint NOT NULL,
-    last_at bigint NOT NULL,
-    succeeded bigint NOT NULL
-)
-WITH (fillfactor='50');
 CREATE TABLE public.keys (
     id text NOT NULL COLLATE pg_catalog."C",
     digest bytea NOT NULL,
@@ -160,22 +141,6 @@ CREATE TABLE public.passkeys (
     created_at bigint NOT NULL,
     used_at bigint
 );
-CREATE TABLE public.person_sums (
-    span bigint NOT NULL,
-    start bigint NOT NULL,
-    key_id text NOT NULL COLLATE pg_catalog."C",
-    account text NOT NULL COLLATE pg_catalog."C",
-    requests bigint NOT NULL,
-    prompt_tokens bigint NOT NULL,
-    prompt_measured bigint NOT NULL,
-    completion_tokens bigint NOT NULL,
-    completion_measured bigint NOT NULL,
-    total_tokens bigint NOT NULL,
-    total_measured bigint NOT NULL,
-    last_at bigint NOT NULL,
-    succeeded bigint NOT NULL
-)
-WITH (fillfactor='50');
 CREATE TABLE public.prices (
     project text NOT NULL,
     prompt bigint NOT NULL,
@@ -195,6 +160,7 @@ CREATE TABLE public.requests (
     id uuid NOT NULL,
     key_id text NOT NULL COLLATE pg_catalog."C",
     account text COLLATE pg_catalog."C",
+    project text COLLATE pg_catalog."C",
     status smallint NOT NULL,
     code text,
     prompt_tokens bigint,
@@ -216,6 +182,7 @@ CREATE TABLE public.requests_others (
     id uuid NOT NULL,
     key_id text NOT NULL COLLATE pg_catalog."C",
     account text COLLATE pg_catalog."C",
+    project text COLLATE pg_catalog."C",
     status smallint NOT NULL,
     code text,
     prompt_tokens bigint,
@@ -258,7 +225,8 @@ CREATE TABLE public.rollups (
     total_tokens bigint NOT NULL,
     total_measured bigint NOT NULL,
     last_at bigint NOT NULL,
-    latencies bigint[] NOT NULL
+    latencies bigint[] NOT NULL,
+    account text NOT NULL COLLATE pg_catalog."C"
 )
 WITH (fillfactor='50');
 CREATE TABLE public.search_index (
@@ -312,6 +280,22 @@ CREATE TABLE public.spending (
     unmeasured bigint NOT NULL
 )
 WITH (fillfactor='20', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0');
+CREATE TABLE public.sums (
+    span bigint NOT NULL,
+    start bigint NOT NULL,
+    key_id text NOT NULL COLLATE pg_catalog."C",
+    account text NOT NULL COLLATE pg_catalog."C",
+    project text NOT NULL COLLATE pg_catalog."C",
+    requests bigint NOT NULL,
+    prompt_tokens bigint NOT NULL,
+    prompt_measured bigint NOT NULL,
+    completion_tokens bigint NOT NULL,
+    completion_measured bigint NOT NULL,
+    total_tokens bigint NOT NULL,
+    total_measured bigint NOT NULL,
+    succeeded bigint NOT NULL
+)
+WITH (fillfactor='50');
 CREATE TABLE public.unfolded (
     commit_id bigint NOT NULL,
     requests uuid[] NOT NULL
@@ -340,12 +324,8 @@ ALTER TABLE ONLY public.commits
     ADD CONSTRAINT commits_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.commits_others
     ADD CONSTRAINT commits_others_pkey PRIMARY KEY (id);
-ALTER TABLE ONLY public.given_keys
-    ADD CONSTRAINT given_keys_pkey PRIMARY KEY (key_id);
 ALTER TABLE ONLY public.identities
     ADD CONSTRAINT identities_pkey PRIMARY KEY (issuer, subject);
-ALTER TABLE ONLY public.key_sums
-    ADD CONSTRAINT key_sums_pkey PRIMARY KEY (span, start, key_id);
 ALTER TABLE ONLY public.keys
     ADD CONSTRAINT keys_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.limits
@@ -360,8 +340,6 @@ ALTER TABLE ONLY public.notices
     ADD CONSTRAINT notices_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.passkeys
     ADD CONSTRAINT passkeys_pkey PRIMARY KEY (id);
-ALTER TABLE ONLY public.person_sums
-    ADD CONSTRAINT person_sums_pkey PRIMARY KEY (span, start, key_id, account);
 ALTER TABLE ONLY public.prices
     ADD CONSTRAINT prices_pkey PRIMARY KEY (project);
 ALTER TABLE ONLY public.probe
@@ -377,7 +355,7 @@ ALTER TABLE ONLY public.reservations
 ALTER TABLE ONLY public.retention_clock
     ADD CONSTRAINT retention_clock_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.rollups
-    ADD CONSTRAINT rollups_pkey PRIMARY KEY (party, start, status, code);
+    ADD CONSTRAINT rollups_pkey PRIMARY KEY (party, start, status, code, account);
 ALTER TABLE ONLY public.search_index
     ADD CONSTRAINT search_index_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.sessions
@@ -394,6 +372,8 @@ ALTER TABLE ONLY public.sign_in_secret
     ADD CONSTRAINT sign_in_secret_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY public.spending
     ADD CONSTRAINT spending_pkey PRIMARY KEY (scope, period, start, slot);
+ALTER TABLE ONLY public.sums
+    ADD CONSTRAINT sums_pkey PRIMARY KEY (span, start, key_id, account, project);
 ALTER TABLE ONLY public.unfolded
     ADD CONSTRAINT unfolded_pkey PRIMARY KEY (commit_id);
 ALTER TABLE ONLY public.unreadable_commits
@@ -403,12 +383,15 @@ CREATE INDEX identities_by_account ON public.identities USING btree (account);
 CREATE INDEX keys_by_owner ON public.keys USING btree (owner);
 CREATE INDEX passkeys_by_account ON public.passkeys USING btree (account);
 CREATE UNIQUE INDEX playgrounds ON public.keys USING btree (owner) WHERE playground;
+CREATE INDEX requests_by_account ON ONLY public.requests USING btree (account, id) WHERE (account IS NOT NULL);
 CREATE INDEX requests_by_key ON ONLY public.requests USING btree (key_id, id);
 CREATE INDEX requests_failed ON ONLY public.requests USING btree (status, id) WHERE (status <> 200);
+CREATE INDEX requests_others_account_id_idx ON public.requests_others USING btree (account, id) WHERE (account IS NOT NULL);
 CREATE INDEX requests_others_key_id_id_idx ON public.requests_others USING btree (key_id, id);
 CREATE INDEX requests_others_status_id_idx ON public.requests_others USING btree (status, id) WHERE (status <> 200);
 CREATE INDEX sessions_by_account ON public.sessions USING btree (account);
 ALTER INDEX public.commits_pkey ATTACH PARTITION public.commits_others_pkey;
+ALTER INDEX public.requests_by_account ATTACH PARTITION public.requests_others_account_id_idx;
 ALTER INDEX public.requests_by_key ATTACH PARTITION public.requests_others_key_id_id_idx;
 ALTER INDEX public.requests_pkey ATTACH PARTITION public.requests_others_pkey;
 ALTER INDEX public.requests_failed ATTACH PARTITION public.requests_others_status_id_idx;

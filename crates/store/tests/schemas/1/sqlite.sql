@@ -22,6 +22,7 @@ CREATE TABLE requests (
         id BLOB NOT NULL PRIMARY KEY CHECK (length(id) = 16),
         key_id TEXT NOT NULL,
         account TEXT,
+        project TEXT,
         status INTEGER NOT NULL,
         code TEXT,
         prompt_tokens INTEGER,
@@ -39,10 +40,10 @@ CREATE TABLE requests (
         finish_reason TEXT
     ) STRICT, WITHOUT ROWID;
 CREATE INDEX requests_failed ON requests (status, id) WHERE status <> 200;
-CREATE TABLE requests_of_keys (
-        key_id TEXT NOT NULL,
+CREATE TABLE requests_of_parties (
+        party TEXT NOT NULL,
         id BLOB NOT NULL,
-        PRIMARY KEY (key_id, id)
+        PRIMARY KEY (party, id)
     ) STRICT, WITHOUT ROWID;
 CREATE TABLE commits (
         id INTEGER NOT NULL PRIMARY KEY,
@@ -70,32 +71,15 @@ CREATE TABLE rollups (
         total_measured INTEGER NOT NULL,
         last_at INTEGER NOT NULL,
         latencies BLOB NOT NULL,
-        PRIMARY KEY (party, start, status, code)
+        account TEXT NOT NULL,
+        PRIMARY KEY (party, start, status, code, account)
     ) STRICT, WITHOUT ROWID;
-CREATE TABLE key_sums (
-        span INTEGER NOT NULL,
-        start INTEGER NOT NULL,
-        key_id TEXT NOT NULL,
-        requests INTEGER NOT NULL,
-        prompt_tokens INTEGER NOT NULL,
-        prompt_measured INTEGER NOT NULL,
-        completion_tokens INTEGER NOT NULL,
-        completion_measured INTEGER NOT NULL,
-        total_tokens INTEGER NOT NULL,
-        total_measured INTEGER NOT NULL,
-        last_at INTEGER NOT NULL,
-        succeeded INTEGER NOT NULL,
-        PRIMARY KEY (span, start, key_id)
-    ) STRICT, WITHOUT ROWID;
-CREATE TABLE given_keys (
-        key_id TEXT NOT NULL PRIMARY KEY,
-        first_owner TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;
-CREATE TABLE person_sums (
+CREATE TABLE sums (
         span INTEGER NOT NULL,
         start INTEGER NOT NULL,
         key_id TEXT NOT NULL,
         account TEXT NOT NULL,
+        project TEXT NOT NULL,
         requests INTEGER NOT NULL,
         prompt_tokens INTEGER NOT NULL,
         prompt_measured INTEGER NOT NULL,
@@ -103,9 +87,8 @@ CREATE TABLE person_sums (
         completion_measured INTEGER NOT NULL,
         total_tokens INTEGER NOT NULL,
         total_measured INTEGER NOT NULL,
-        last_at INTEGER NOT NULL,
         succeeded INTEGER NOT NULL,
-        PRIMARY KEY (span, start, key_id, account)
+        PRIMARY KEY (span, start, key_id, account, project)
     ) STRICT, WITHOUT ROWID;
 CREATE TABLE retention_clock (
         id INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
