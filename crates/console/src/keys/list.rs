@@ -74,7 +74,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     let period = Period::since(now().saturating_sub(RECENT));
-    Ok(user.console.store.usage_by_key(user.viewer(), period).await?)
+    Ok(user.store().usage_by_key(user.viewer(), period).await?)
 }
 
 /// All matching keys, sorted.
@@ -93,13 +93,10 @@ async fn find(
         _ => KeyOrder::Created,
     };
     let descending = order.direction == Direction::Descending;
-    let mut found = user.console.store.find_keys(user.viewer(), &search, column, descending).await?;
-    let figures = |key: &KeyId| usage.get(key).copied().unwrap_or_default();
-    match order.by {
-        By::Requests => order.sort(&mut found, |key| figures(key).requests),
-        By::Tokens => order.sort(&mut found, |key| figures(key).total.sum),
-        By::Name | By::Created | By::LastUsed | By::Expires => {}
-    }
+    let keys = user.store().find_keys(user.viewer(), &search, column, descending).await?;
+    let figures = |key| usage.get(&key).copied().unwrap_or_default();
+    let mut found: Vec<_> = keys.into_iter().map(|key| (key, figures(key))).collect();
+    order.sort(&mut found);
     Ok(found)
 }
 
