@@ -55,7 +55,7 @@ check: prepare
 # is lost. `make test` runs half a minute of it.
 HOURS ?= 1
 soak: prepare
-	SOAK_HOURS=$(HOURS) $(CARGO) test --profile quick --locked -p adriaticum --test soak -- --nocapture --include-ignored
+	SOAK_HOURS=$(HOURS) $(CARGO) test --profile quick --locked --workspace --test soak -- --nocapture --include-ignored
 
 # What `make test` fuzzes for a second, so many minutes for each target: parsers, extractors, cleaning, templates, headers.
 # See crates/fuzzer.
@@ -77,8 +77,8 @@ lint: prepare
 
 # Rewrites the pages that are made from the program: the API's description, settings, commands, metrics.
 docs: prepare build
-	REWRITE_OPENAPI=1 $(CARGO) test --profile quick --locked -p adriaticum --test openapi description_is_public
-	REWRITE_DOCS=1 $(CARGO) test --profile quick --locked -p adriaticum --test deploy the_page_of_metrics
+	REWRITE_OPENAPI=1 $(CARGO) test --profile quick --locked --workspace --test openapi description_is_public
+	REWRITE_DOCS=1 $(CARGO) test --profile quick --locked --workspace --test deploy the_page_of_metrics
 	$(TARGET)/quick/adriaticum config --markdown > docs/configuration.md
 	$(TARGET)/quick/adriaticum man --markdown > docs/commands.md
 
