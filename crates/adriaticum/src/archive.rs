@@ -143,7 +143,10 @@ pub(crate) fn restore(settings: &Settings, from: &Path) -> Result<(), CliError> 
     if !has_database {
         print_line("The database is NOT in it: restore it on the PostgreSQL server with `pg_restore`.")?;
     }
-    print_line(&format!("Add its secrets to the settings, then run: adriaticum --data-dir {folder} check --deep"))
+    print_line(&format!(
+        "Secrets are not in it: add any to the settings. Then run: adriaticum --config {} --data-dir {folder} check --deep",
+        toml.display()
+    ))
 }
 
 struct Writer {

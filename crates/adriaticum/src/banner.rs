@@ -171,6 +171,9 @@ fn runtimes(settings: &Settings, Backend { pool, faults }: &Backend) -> Vec<Stri
 fn model(settings: &Settings) -> String {
     let Some(file) = settings.model_file() else { return "none".into() };
     let name = file.display();
+    if file.is_dir() {
+        return format!("{name} is a folder: completions get 503. Set `model` to a GGUF file");
+    }
     if !file.is_file() {
         return format!("{name} is not there: completions get 503 until it is. {}", settings.model_remedy());
     }

@@ -206,6 +206,9 @@ async fn embedded(settings: &Settings) -> Finding {
         return Fail(missing.into());
     };
     let model = file.display().to_string();
+    if file.is_dir() {
+        return Fail(format!("{model} is a folder: completions get 503. Set `model` to a GGUF file."));
+    }
     if !file.is_file() {
         return Fail(format!("{model} is not there: completions get 503. {}", settings.model_remedy()));
     }

@@ -156,9 +156,9 @@ pub(crate) async fn check(settings: &Settings) -> Result<String, CliError> {
             Ok(format!("words and meaning (vectors of {} numbers by {})", model.dimensions, model.name))
         }
         Some(Embedder::Sentences(_)) if has_vectors => Ok("words and meaning".into()),
-        None if has_vectors && settings.search.embeddings == Embeddings::Encoder => {
-            Err(CliError::new("the sentence encoder is not in the data folder: run `adriaticum index add` again."))
-        }
+        None if has_vectors && settings.search.embeddings == Embeddings::Encoder => Err(CliError::new(
+            "the sentence encoder is not in the data folder: run `adriaticum index add DIR` again, with an indexed folder.",
+        )),
         _ => Ok("words".into()),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chat::{Message, Role};
 use grounding::helpful::{Evidence, QuestionClassifier, last_turn};
-use grounding::index::{IndexId, Indexer};
+use grounding::index::{Hit, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Score, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
 use grounding::{Embedders, Grounder, LocalSearch, Mode, Search, query};
@@ -197,13 +197,7 @@ async fn explain_index(
         )?);
     };
     let hits = index::hits(settings, &index, &query).await?;
-    let turn = encoder.map(|encoder| encoder.vector(last_turn(messages)));
-    let evidence = turn.and_then(|turn| Evidence::new(score, &turn, &QuestionClassifier::new(), messages, &hits));
-    let is_used = match (settings.grounding, evidence) {
-        (Some(Mode::Always), _) => true,
-        (_, Some(evidence)) => evidence.is_helpful(),
-        (_, None) => score.is_required(),
-    };
+    let (evidence, is_used) = usefulness(settings, messages, score, &hits)?;
     match evidence {
         Some(evidence) => {
             let verdict = if evidence.is_helpful() { "help" } else { "do not help" };
@@ -221,6 +215,23 @@ async fn explain_index(
         writeln!(out, "  {:.2} {} ({})", hit.score, hit.passage.title, hit.passage.url)?;
     }
     Ok(())
+}
+
+/// Whether the hits go into a prompt, and the evidence for it where passages are compared by their meaning.
+pub(crate) fn usefulness(
+    settings: &Settings,
+    messages: &[Message],
+    score: Score,
+    hits: &[Hit],
+) -> Result<(Option<Evidence>, bool), CliError> {
+    let turn = embedder::sentence_encoder(settings)?.map(|encoder| encoder.vector(last_turn(messages)));
+    let evidence = turn.and_then(|turn| Evidence::new(score, &turn, &QuestionClassifier::new(), messages, hits));
+    let is_used = match (settings.grounding, evidence) {
+        (Some(Mode::Always), _) => true,
+        (_, Some(evidence)) => evidence.is_helpful(),
+        (_, None) => score.is_required(),
+    };
+    Ok((evidence, is_used))
 }
 
 fn read(file: &Path) -> Result<String, CliError> {

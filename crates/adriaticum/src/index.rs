@@ -4,16 +4,19 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use chat::{Message, Role};
 use format::{count, number};
 use grounding::Grounder;
 use grounding::index::{
     AddOptions, AddReport, ChildProgram, Extractor, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
 };
+use grounding::scorer::Scorer;
 use serde::Serialize;
 
 use crate::cli::IndexCommand;
 use crate::embedder;
 use crate::error::CliError;
+use crate::grounding::usefulness;
 use crate::output::{print_json, print_line, print_note};
 use crate::progress::{ProgressOutput, Unit};
 use crate::settings::Settings;
@@ -229,7 +232,9 @@ async fn search(settings: &Settings, question: &str, document: Option<&Path>, js
     };
     let vector = question_vector(settings, question).await?;
     let hits = index.search(question, vector.as_ref(), MAX_HITS).map_err(cli_error)?;
-    let in_prompt = in_prompt(settings, &hits);
+    let messages = [Message::new(Role::User, question.to_owned()).map_err(|error| CliError::new(error.to_string()))?];
+    let (_, is_used) = usefulness(settings, &messages, Scorer::new().score(&messages), &hits)?;
+    let in_prompt = if is_used { in_prompt(settings, &hits) } else { HashSet::new() };
     if json {
         let hits = hits.iter().map(|Hit { passage, score, words, meaning, .. }| JsonHit {
             url: &passage.url,
@@ -255,6 +260,9 @@ async fn search(settings: &Settings, question: &str, document: Option<&Path>, js
         let dots = if cut < text.len() { "…" } else { "" };
         print_line(&format!("   {}{dots}", &text[..cut]))?;
     }
+    if !is_used && !hits.is_empty() {
+        print_line("None of them goes into a prompt; `adriaticum grounding explain QUESTION` says why.")?;
+    }
     match document {
         Some(file) => {
             let file = std::fs::canonicalize(file).or_else(|_| std::path::absolute(file))?;
@@ -272,7 +280,10 @@ fn rank_reason(rank: &FileRank, hits: &[Hit]) -> String {
         FileRank::OutsideFolders => "it is in no folder that is indexed; add it with: adriaticum index add DIR".into(),
         FileRank::NotIndexed { folder } => {
             let folder = folder.display();
-            format!("it is not in the index; `adriaticum index add {folder}` reads it, or says why it is skipped")
+            format!(
+                "it is not in the index. `adriaticum index add {folder}` reads files of the known formats, and names those \
+                 that it cannot read"
+            )
         }
         FileRank::NotNear { passages, meaning } => {
             let cosine =

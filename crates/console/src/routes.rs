@@ -143,6 +143,9 @@ async fn post(console: &Console, api: &api::Worker, path: &[&str], request: &mut
             }
             match change(user, path, &form).await {
                 Err(ConsoleError::NotConfirmed) => confirmation::page(user, posted_to, &form, None).await,
+                Err(ConsoleError::OwnAccount) => {
+                    user.redirect_with_message("/account", "Change your own account here.")
+                }
                 changed => changed,
             }
         }

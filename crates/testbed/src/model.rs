@@ -50,6 +50,7 @@ impl Installation {
             installation.set_data(folder.clone());
             installation.set("search.embeddings", "on");
             fs::create_dir_all(installation.folder().join("empty")).unwrap();
+            let _ = fs::remove_dir_all(folder.join("index")); // of another version, or none
             installation.run_ok(&["index", "add", "empty"]);
             folder.join(FILE)
         });

@@ -85,7 +85,7 @@ fn long_reports_do_not_delay_the_api_on_the_same_address() {
         "WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < 95999)
         INSERT INTO rollups SELECT party, 1704067200 + 3600 * (number / 24), 200 + number % 24, 'filler',
             requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured, total_tokens,
-            total_measured, last_at, latencies FROM numbers, rollups WHERE party = '' AND status = 200 AND code = ''",
+            total_measured, last_at, latencies, account FROM numbers, rollups WHERE party = '' AND status = 200 AND code = ''",
         [],
     );
     assert_eq!(filled.unwrap(), 96_000);

@@ -27,6 +27,9 @@ pub(crate) enum ConsoleError {
     NotAllowed,
     #[error("An administrator has restricted this key, and only an administrator can lift that. Nothing was changed.")]
     SetByAdmin,
+    /// An administrator's own account is changed on its page only.
+    #[error("Change your own account on its page. Nothing was changed.")]
+    OwnAccount,
     #[error("This change needs your password or passkey again.")]
     NotConfirmed,
     /// The change contradicts the state of an account. The sentence says how.
@@ -57,6 +60,7 @@ impl From<AccountError> for ConsoleError {
             AccountError::NoSuchAccount => Self::NotFound,
             AccountError::NotAdmin => Self::NotAllowed,
             AccountError::SetByAdmin => Self::SetByAdmin,
+            AccountError::OwnAccount => Self::OwnAccount,
             AccountError::Store(error) => error.into(),
             error => Self::Conflict(sentence(&error)),
         }
@@ -92,7 +96,9 @@ impl ConsoleError {
             Self::NotFound => (StatusCode::NOT_FOUND, "Not found"),
             Self::Forged => (StatusCode::FORBIDDEN, "Form rejected"),
             Self::Unreadable => (StatusCode::BAD_REQUEST, "Bad request"),
-            Self::NotAllowed | Self::SetByAdmin | Self::NotConfirmed => (StatusCode::FORBIDDEN, "Not allowed"),
+            Self::NotAllowed | Self::SetByAdmin | Self::OwnAccount | Self::NotConfirmed => {
+                (StatusCode::FORBIDDEN, "Not allowed")
+            }
             Self::Conflict(_) => (StatusCode::CONFLICT, "Not possible"),
             Self::SignedOut => (StatusCode::UNAUTHORIZED, "Signed out"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),

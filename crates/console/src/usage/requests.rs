@@ -283,7 +283,10 @@ fn timeline(row: &RecordedRequest) -> Markup {
     }
     if let Some(inference) = row.inference_us {
         at += inference;
-        events.push(("Completed", at, Some(inference), "completion received"));
+        events.push(match row.status {
+            502 => ("Failed", at, Some(inference), "no completion received"),
+            _ => ("Completed", at, Some(inference), "completion received"),
+        });
     }
     let last = row.total_us.max(at);
     events.push(("Submitted", last, None, "to the ledger"));
