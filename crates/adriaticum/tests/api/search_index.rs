@@ -269,5 +269,5 @@ fn a_search_says_why_a_document_is_not_among_the_passages() {
     assert!(reason("handbook/bicycles.md").contains("too far from the best"), "{}", reason("handbook/bicycles.md"));
     assert!(reason("elsewhere.md").contains("in no folder that is indexed"));
     std::fs::write(installation.folder().join("handbook/new.md"), "Parents get leave.").unwrap();
-    assert!(reason("handbook/new.md").contains("it is not in the index; `adriaticum index add"));
+    assert!(reason("handbook/new.md").contains("it is not in the index. `adriaticum index add"));
 }
