@@ -43,6 +43,7 @@ impl DraftResults {
     const NEWEST: f64 = 0.125;
     /// Without drafts, the results approach what is expected by this part in each step, so that drafts are tried again.
     const FORGOTTEN: f64 = 0.001;
+    const MAX_RIGHT: f64 = 2.0;
     /// After a step of another size, this number of steps take longer, too, and say nothing about steps without drafts.
     const UNSTEADY_STEPS: u32 = 2;
 
@@ -73,7 +74,9 @@ impl DraftResults {
 
     /// Takes the right tokens of a step's drafts into account.
     pub(crate) fn observe_right(&mut self, right: usize, expected: f64) {
-        self.right += (right as f64 / expected - self.right) * Self::NEWEST;
+        // One lucky guess must not outweigh many wrong ones.
+        let right = (right as f64 / expected).min(Self::MAX_RIGHT);
+        self.right += (right - self.right) * Self::NEWEST;
     }
 
     /// Whether a step gives more tokens per second with drafts than without.
