@@ -35,6 +35,7 @@ pub(crate) struct DraftResults {
     plain_steps: u32,
     /// The time of steps with drafts, relative to `plain_time`.
     time: f64,
+    /// The number of right tokens, relative to the expected one.
     right: f64,
 }
 
@@ -43,6 +44,7 @@ impl DraftResults {
     const NEWEST: f64 = 0.125;
     /// Without drafts, the results approach what is expected by this part in each step, so that drafts are tried again.
     const FORGOTTEN: f64 = 0.001;
+    /// One lucky guess must not outweigh many wrong ones.
     const MAX_RIGHT: f64 = 2.0;
     /// After a step of another size, this number of steps take longer, too, and say nothing about steps without drafts.
     const UNSTEADY_STEPS: u32 = 2;
@@ -74,7 +76,6 @@ impl DraftResults {
 
     /// Takes the right tokens of a step's drafts into account.
     pub(crate) fn observe_right(&mut self, right: usize, expected: f64) {
-        // One lucky guess must not outweigh many wrong ones.
         let right = (right as f64 / expected).min(Self::MAX_RIGHT);
         self.right += (right - self.right) * Self::NEWEST;
     }
