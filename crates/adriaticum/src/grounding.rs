@@ -226,12 +226,8 @@ pub(crate) fn usefulness(
 ) -> Result<(Option<Evidence>, bool), CliError> {
     let turn = embedder::sentence_encoder(settings)?.map(|encoder| encoder.vector(last_turn(messages)));
     let evidence = turn.and_then(|turn| Evidence::new(score, &turn, &QuestionClassifier::new(), messages, hits));
-    let is_used = match (settings.grounding, evidence) {
-        (Some(Mode::Always), _) => true,
-        (_, Some(evidence)) => evidence.is_helpful(),
-        (_, None) => score.is_required(),
-    };
-    Ok((evidence, is_used))
+    // With `grounding` off: as if it were the default.
+    Ok((evidence, settings.grounding.unwrap_or(Mode::Auto).uses_hits(score, evidence)))
 }
 
 fn read(file: &Path) -> Result<String, CliError> {

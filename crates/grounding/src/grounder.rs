@@ -28,6 +28,19 @@ pub enum Mode {
     Always,
 }
 
+impl Mode {
+    /// Whether the hits of the built-in index go into the prompt. They must help, even if the score requires facts: in
+    /// `data/retrieval`, nearly all such requests that they do not help are tasks that the scorer takes for questions.
+    /// Without vectors there is no evidence, and the score decides.
+    pub fn uses_hits(self, score: Score, evidence: Option<Evidence>) -> bool {
+        match (self, evidence) {
+            (Self::Always, _) => true,
+            (Self::Auto, Some(evidence)) => evidence.is_helpful(),
+            (Self::Auto, None) => score.is_required(),
+        }
+    }
+}
+
 pub enum Search {
     /// The built-in index. While it is empty, nothing is grounded.
     IfIndexed(LocalSearch),
@@ -127,8 +140,6 @@ impl Grounder {
         }
     }
 
-    /// The hits must help, even if the score requires facts: in `data/retrieval`, nearly all such requests that they do not
-    /// help are tasks that the scorer takes for questions.
     async fn search_index(
         &self,
         local: &LocalSearch,
@@ -140,12 +151,7 @@ impl Grounder {
         let (hits, turn) = local.search_for(&query, last_turn(messages), MAX_RESULTS).await?;
         let classifier = self.classifier.get_or_init(QuestionClassifier::new);
         let evidence = turn.and_then(|turn| Evidence::new(assessment.score, &turn, classifier, messages, &hits));
-        let is_helpful = match (self.mode, evidence) {
-            (Mode::Always, _) => true,
-            (Mode::Auto, Some(evidence)) => evidence.is_helpful(),
-            (Mode::Auto, None) => assessment.need == Need::Required,
-        };
-        if !is_helpful {
+        if !self.mode.uses_hits(assessment.score, evidence) {
             return Ok(Vec::new());
         }
         Ok(hits.into_iter().map(|hit| hit.passage).collect())

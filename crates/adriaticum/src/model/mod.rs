@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::Url;
 
-use self::catalogue::Entry;
+use self::catalogue::CatalogueModel;
 use self::download::RetryPolicy;
 pub(crate) use self::encoder::fetch_encoder;
 use self::gguf::Summary;
@@ -44,7 +44,7 @@ pub(crate) async fn run(settings: &Settings, command: ModelCommand) -> Result<()
         return Ok(());
     }
     let source = match (name, from) {
-        (Some(name), _) => Entry::find(&name)?.hub_path().map_or(ModelSource::Default, ModelSource::Hub),
+        (Some(name), _) => CatalogueModel::find(&name)?.hub_path().map_or(ModelSource::Default, ModelSource::Hub),
         (None, Some(from)) => ModelSource::parse(from)?,
         (None, None) => ModelSource::Default,
     };

@@ -438,6 +438,27 @@ fn a_webhook_is_notified_once_at_80_and_at_100_percent_with_retries_until_it_acc
     }
 }
 
+#[test]
+fn an_administrator_tries_the_webhook_if_there_is_one() {
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let receiver = FakeRuntime::start(Behaviour::Respond(200, "{}".into()));
+    let without = ADRIATICUM.service_with(&[&runtime]).start();
+    let with = ADRIATICUM
+        .service_with(&[&runtime])
+        .set("webhook.url", &format!("{}/chat/completions", receiver.url()))
+        .set("webhook.key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .start();
+    let status = |service: &Service, name: &str, role: &str| {
+        let (visitor, token) = Visitor::new(service).join(service, name, role).with_form("/limits");
+        visitor.send("POST", "/limits/test-notification", &format!("token={token}")).status
+    };
+    assert_eq!(status(&without, "Ada", "admin"), 404);
+    assert_eq!(status(&with, "Ada", "admin"), 303);
+    receiver.wait_for_requests(1);
+    let event = &receiver.requests()[0];
+    assert_eq!((&event["type"], &event["data"]["requested_by"]), (&json!("test"), &json!("ada@example.com")));
+}
+
 fn accepted(service: &Service) -> Option<f64> {
     service.metric("adriaticum_webhook_deliveries_total{outcome=\"delivered\"}")
 }

@@ -235,6 +235,9 @@ fn everything_that_a_filter_matches_is_exported_as_csv_and_json() {
     assert_eq!(json(&ada, "/requests.json?status=413"), json!([]));
     let named = json(&ada, &format!("/requests.json?key={}", id(&keys[1])));
     assert_eq!(named[0]["key_name"], "=1+1", "JSON is for programs");
+    assert_eq!((&named[0]["finish_reason"], &named[0]["runtime"]), (&json!("stop"), &json!(runtime.url())));
+    let own = json(&bob, "/requests.json");
+    assert_eq!((&own[0]["finish_reason"], &own[0]["runtime"]), (&json!("stop"), &Value::Null));
 
     let usage = json(&ada, "/usage.json?range=24h&group=project");
     assert_eq!(usage["all"]["requests"], 1_058);
@@ -242,6 +245,8 @@ fn everything_that_a_filter_matches_is_exported_as_csv_and_json() {
     let people = json(&ada, "/usage.json?range=24h&group=person");
     let command = json_of(&service, &["usage", "--since", "24h", "--by", "person", "--json"]);
     assert_eq!(people["groups"], command["groups"], "page and command agree");
+    let failed = json_of(&service, &["usage", "--since", "24h", "--json"])["failed_latency_us"].clone();
+    assert!(failed["inference"]["p50"].is_u64(), "{failed}");
     assert_eq!(json(&bob, "/usage.json?range=24h&group=key")["all"]["requests"], 3);
     assert_eq!(ada.send("GET", "/usage.csv?range=custom&from=2026-02-02&to=2026-01-01", "").status, 400);
 

@@ -84,6 +84,7 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 /// Queues a test notification for the webhook.
 pub(crate) async fn test_notification(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
     user.admin()?;
+    found(user.console.settings.webhook)?;
     let now = user.store().now();
     let requested_by = user.viewer().account().map(|account| account.email.as_str());
     let event = serde_json::json!({
