@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::simulation::{SECOND, Time};
 use crate::traffic::Prompt;
-use crate::{SECOND, Time};
 
 const PROMPT_TOKENS_PER_SECOND: f64 = 60_000.0;
 /// The time for a token of a single request, and the number of requests at which it doubles.

@@ -1,16 +1,16 @@
 //! The measurements of a run.
 
-use crate::Time;
 use crate::fleet::Fleet;
+use crate::simulation::Time;
 
 #[derive(Debug, Clone)]
-pub struct Results {
-    pub policy: &'static str,
-    pub failed: u64,
+pub(crate) struct Results {
+    pub(crate) policy: &'static str,
+    pub(crate) failed: u64,
     /// Requests that were moved to another member while they waited.
-    pub moved: u64,
+    pub(crate) moved: u64,
     /// Requests with neither a completion nor an error at the end.
-    pub lost: usize,
+    pub(crate) lost: usize,
     /// Sorted by `finish`.
     latencies: Vec<Time>,
     cached_tokens: u64,
@@ -57,34 +57,34 @@ impl Results {
         self.latencies.sort_unstable();
     }
 
-    pub fn completed_count(&self) -> usize {
+    pub(crate) fn completed_count(&self) -> usize {
         self.latencies.len()
     }
 
     /// The fraction of all prompt tokens that was found in a cache.
-    pub fn hit_rate(&self) -> f64 {
+    pub(crate) fn hit_rate(&self) -> f64 {
         self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
     }
 
     /// In milliseconds.
-    pub fn mean(&self) -> f64 {
+    pub(crate) fn mean(&self) -> f64 {
         self.latencies.iter().sum::<Time>() as f64 / self.latencies.len().max(1) as f64 / 1_000.0
     }
 
     /// In milliseconds.
-    pub fn quantile(&self, part: f64) -> f64 {
+    pub(crate) fn quantile(&self, part: f64) -> f64 {
         let at = (self.latencies.len() as f64 * part) as usize;
         self.latencies.get(at.min(self.latencies.len().saturating_sub(1))).map_or(0.0, |time| *time as f64 / 1_000.0)
     }
 
     /// Requests of the busiest member divided by the mean.
-    pub fn busiest(&self) -> f64 {
+    pub(crate) fn busiest(&self) -> f64 {
         let mean = self.requests_by_member.iter().sum::<u64>() as f64 / self.requests_by_member.len() as f64;
         self.requests_by_member.iter().max().map_or(0.0, |most| *most as f64 / mean.max(1.0))
     }
 
     /// The mean of the peaks.
-    pub fn peak(&self) -> f64 {
+    pub(crate) fn peak(&self) -> f64 {
         self.peaks.iter().sum::<f64>() / self.peaks.len().max(1) as f64
     }
 }

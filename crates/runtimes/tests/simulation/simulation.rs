@@ -3,11 +3,6 @@
 //!
 //! It reads no clock and no system randomness, so the same seed gives the same results on every machine.
 
-mod fleet;
-mod gateway;
-mod results;
-mod traffic;
-
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -15,16 +10,14 @@ use breaker::Verdict;
 use fastrand::Rng;
 use runtimes::balance::Observation;
 
-pub use gateway::Policy;
-pub use results::Results;
-
-use fleet::{Fleet, Health};
-use gateway::{Gateway, Ticket};
-use traffic::{MAX_TOKENS, Prompt, Traffic};
+use crate::fleet::{Fleet, Health};
+use crate::gateway::{Gateway, Policy, Ticket};
+use crate::results::Results;
+use crate::traffic::{MAX_TOKENS, Prompt, Traffic};
 
 /// Microseconds.
-pub type Time = u64;
-pub const SECOND: Time = 1_000_000;
+pub(crate) type Time = u64;
+pub(crate) const SECOND: Time = 1_000_000;
 
 /// The equivalent of `runtime.timeout`. Shorter than its default, so that runs are short.
 const TIMEOUT: Time = 30 * SECOND;
@@ -35,20 +28,20 @@ const MOVE_CHECK_INTERVAL: Time = SECOND / 2;
 const WARM_UP_FRACTION: f64 = 0.2;
 
 #[derive(Debug, Clone)]
-pub struct Scenario {
-    pub members: usize,
-    pub gateways: usize,
-    pub per_second: f64,
-    pub duration: Time,
-    pub condition: Condition,
+pub(crate) struct Scenario {
+    pub(crate) members: usize,
+    pub(crate) gateways: usize,
+    pub(crate) per_second: f64,
+    pub(crate) duration: Time,
+    pub(crate) condition: Condition,
     /// Capacity of a member's cache in tokens.
-    pub cache: u32,
-    pub seed: u64,
+    pub(crate) cache: u32,
+    pub(crate) seed: u64,
 }
 
 /// Events that happen to the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Condition {
+pub(crate) enum Condition {
     Calm,
     /// One dies and returns, one is five times slower for a while, one hangs.
     Failures,
@@ -100,7 +93,7 @@ struct Simulation {
 }
 
 /// Runs a scenario to its end.
-pub fn simulate(scenario: &Scenario, policy: Policy) -> Results {
+pub(crate) fn simulate(scenario: &Scenario, policy: Policy) -> Results {
     Simulation::new(scenario, policy).run()
 }
 

@@ -1,7 +1,8 @@
-//! Regression tests of the balance in a small simulated fleet. The results are the same on every machine;
-//! `cargo run --profile quick -p simulator` prints them at full size.
+//! Regression tests of the balance in a small fleet. The results are the same on every machine.
 
-use simulator::{Condition, Policy, Results, SECOND, Scenario, simulate};
+use crate::gateway::Policy;
+use crate::results::Results;
+use crate::simulation::{Condition, SECOND, Scenario, simulate};
 
 fn fleet(gateways: usize, condition: Condition) -> Scenario {
     Scenario {

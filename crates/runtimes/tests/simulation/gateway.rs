@@ -4,10 +4,10 @@ use breaker::{Breaker, CallToken};
 use fastrand::Rng;
 use runtimes::balance::{Affinity, Balance, Lease, MoveReason, Observation, WaitingRequest};
 
-use crate::Time;
+use crate::simulation::Time;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// `runtimes::balance`.
     Production,
     /// The same, but waiting requests are not moved.
@@ -18,7 +18,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    pub const ALL: [Self; 4] = [Self::Production, Self::LeastOutstanding, Self::RoundRobin, Self::Random];
+    pub(crate) const ALL: [Self; 4] = [Self::Production, Self::LeastOutstanding, Self::RoundRobin, Self::Random];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
