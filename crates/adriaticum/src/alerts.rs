@@ -49,7 +49,7 @@ impl Alerts {
     }
 
     async fn check(&mut self, keys_too: bool) -> Result<(), StoreError> {
-        let limits = self.store.list_limits(&Viewer::operator()).await?;
+        let limits = self.store.limits().list(&Viewer::operator()).await?;
         let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
         self.counters.set_budgets(THRESHOLDS.map(reached));
         if self.webhook.is_none() {
@@ -66,7 +66,7 @@ impl Alerts {
             }
         }
         if keys_too {
-            for key in self.store.expiring_keys().await? {
+            for key in self.store.keys().expiring().await? {
                 let id = format!("key-expires/{}/{}", key.id, key.expires_at.as_seconds());
                 let data = json!({
                     "id": key.id.as_str(),
@@ -77,7 +77,7 @@ impl Alerts {
                 self.add(id, "key.expires", &data).await?;
             }
         }
-        for notice in self.store.claim_notices(LEASE).await? {
+        for notice in self.store.notices().claim(LEASE).await? {
             self.deliver(&notice).await?;
         }
         Ok(())
@@ -85,7 +85,7 @@ impl Alerts {
 
     async fn add(&mut self, id: String, kind: &str, data: &Value) -> Result<(), StoreError> {
         let event = json!({ "type": kind, "timestamp": rfc3339_seconds(self.store.now()), "data": data });
-        self.store.add_notice(&id, &event.to_string()).await?;
+        self.store.notices().add(&id, &event.to_string()).await?;
         self.added.insert(id);
         Ok(())
     }
@@ -108,9 +108,9 @@ impl Alerts {
     async fn name(&self, scope: Scope) -> Result<Option<String>, StoreError> {
         let operator = Viewer::operator();
         match (scope, operator.admin()) {
-            (Scope::Key(id), _) => Ok(self.store.key(&operator, id).await?.map(|key| key.name)),
+            (Scope::Key(id), _) => Ok(self.store.keys().find(&operator, id).await?.map(|key| key.name)),
             (Scope::Owner(id), Some(admin)) => {
-                let found = self.store.accounts(admin).await?.into_iter().find(|account| account.id == id);
+                let found = self.store.accounts().list(admin).await?.into_iter().find(|account| account.id == id);
                 Ok(found.map(|account| account.email.to_string()))
             }
             _ => Ok(None),
@@ -121,7 +121,7 @@ impl Alerts {
         let Some(webhook) = &self.webhook else { return Ok(()) };
         let sent = webhook.send(&notice.id, &notice.body, self.store.now()).await;
         self.counters.count_delivery(sent.is_ok());
-        let Err(cause) = sent else { return self.store.finish_notice(&notice.id).await };
+        let Err(cause) = sent else { return self.store.notices().finish(&notice.id).await };
         match BACKOFF_SECONDS.get(usize::try_from(notice.attempts).unwrap_or(usize::MAX)) {
             Some(&seconds) => {
                 tracing::warn!(
@@ -129,7 +129,7 @@ impl Alerts {
                     cause,
                     "the webhook did not accept a notification; it will be retried"
                 );
-                self.store.retry_notice(&notice.id, Duration::from_secs(seconds)).await
+                self.store.notices().retry(&notice.id, Duration::from_secs(seconds)).await
             }
             None => {
                 tracing::error!(
@@ -137,7 +137,7 @@ impl Alerts {
                     cause,
                     "the webhook did not accept a notification, which is dropped"
                 );
-                self.store.finish_notice(&notice.id).await
+                self.store.notices().finish(&notice.id).await
             }
         }
     }

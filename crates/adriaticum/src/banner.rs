@@ -48,17 +48,17 @@ impl Banner {
         let is_terminal = std::io::stdout().is_terminal();
         let has_sign_up = settings.console.passwords && !matches!(listeners.console, ConsoleListener::Disabled);
         let set_up = match has_sign_up {
-            true if is_terminal => store.create_setup_link().await?.map(|token| {
+            true if is_terminal => store.links().create_setup().await?.map(|token| {
                 let (origin, token) = (listeners.console_origin(settings), token.reveal());
                 format!("{origin}/welcome/{token}  (creates the first account; works once, for a day)")
             }),
-            true if store.needs_set_up().await? => {
+            true if store.links().needs_set_up().await? => {
                 Some(format!("{} accounts set-up  (prints the link that creates the first account)", program()))
             }
             _ => None,
         };
         let is_interactive = show_key || is_terminal;
-        let key = match store.count_keys().await? {
+        let key = match store.keys().count().await? {
             0 if is_interactive => {
                 let new = NewKey {
                     name: KeyName::parse("first").expect("this is a valid name"),
@@ -66,7 +66,7 @@ impl Banner {
                     expires_at: None,
                     project: None,
                 };
-                let key = store.create_key(&Viewer::operator(), new, settings.console.keys_per_person).await;
+                let key = store.keys().create(&Viewer::operator(), new, settings.console.keys_per_person).await;
                 FirstKey::Created(key.map_err(CliError::from_error)?)
             }
             0 => FirstKey::Missing,

@@ -136,7 +136,7 @@ async fn storage(settings: &Settings, deep: bool) -> Vec<Finding> {
             Pass(format!("{free} of disk space are free"))
         });
     }
-    match store.count_keys().await {
+    match store.keys().count().await {
         Ok(0) => findings.push(Note("no API keys yet: adriaticum keys create NAME".into())),
         Ok(keys) => findings.push(Pass(format!("API keys: {keys}"))),
         Err(error) => {

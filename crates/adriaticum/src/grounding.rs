@@ -25,11 +25,11 @@ const EXPECTED_INDEX_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The index that the database expects. If it expects none, it expects an existing index from now on.
 pub(crate) async fn expected_index(store: &Store, indexer: &Indexer) -> Result<Option<IndexId>, CliError> {
-    if let Some(id) = store.expected_index().await? {
+    if let Some(id) = store.search_index().expected().await? {
         return Ok(Some(id.into()));
     }
     match indexer.id() {
-        Ok(Some(id)) => Ok(Some(store.expect_index(id.as_str()).await?.into())),
+        Ok(Some(id)) => Ok(Some(store.search_index().expect(id.as_str()).await?.into())),
         // The search reports an index that cannot be read.
         Ok(None) | Err(_) => Ok(None),
     }

@@ -57,7 +57,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
 async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliError> {
     let found = indexer.id().map_err(cli_error)?;
     let id = found.clone().unwrap_or_else(IndexId::random);
-    let expected = IndexId::from(open_store(settings).await?.expect_index(id.as_str()).await?);
+    let expected = IndexId::from(open_store(settings).await?.search_index().expect(id.as_str()).await?);
     match found {
         Some(found) if found != expected => Err(cli_error(IndexError::Replaced)),
         None if id != expected => {
@@ -70,7 +70,7 @@ async fn claim(settings: &Settings, indexer: &Indexer) -> Result<IndexId, CliErr
 
 /// Fails if the index is not the one that the database expects.
 pub(crate) async fn check(settings: &Settings, indexer: &Indexer) -> Result<(), CliError> {
-    compare(open_store(settings).await?.expected_index().await?.map(IndexId::from), indexer)
+    compare(open_store(settings).await?.search_index().expected().await?.map(IndexId::from), indexer)
 }
 
 /// Fails if the index is not the expected one.
@@ -83,7 +83,7 @@ pub(crate) fn compare(expected: Option<IndexId>, indexer: &Indexer) -> Result<()
 }
 
 async fn forget(settings: &Settings) -> Result<(), CliError> {
-    match open_store(settings).await?.forget_index().await? {
+    match open_store(settings).await?.search_index().forget().await? {
         true => print_line("The expected index is forgotten. A running service follows within a second or two."),
         false => print_line("No index was expected."),
     }

@@ -22,12 +22,12 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
         KeysCommand::Create { name, without_completions, expires, budget, project } => {
             let expires_at = expires.map(|lifetime| store.now() + lifetime);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
-            let key = store.create_key(&operator, new, settings.console.keys_per_person).await;
+            let key = store.keys().create(&operator, new, settings.console.keys_per_person).await;
             let key = key.map_err(CliError::from_error)?;
             // Before the key is printed.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
-                let set = store.set_limit(admin, limit).await;
+                let set = store.limits().set(admin, limit).await;
                 set.map_err(CliError::from_error)?;
             }
             print_line(key.reveal())?;
@@ -36,12 +36,12 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             Ok(())
         }
         KeysCommand::List { json } => list(&store, json).await,
-        KeysCommand::Rename { id, name } => match store.rename_key(&operator, id, &name).await? {
+        KeysCommand::Rename { id, name } => match store.keys().rename(&operator, id, &name).await? {
             true => print_line(&format!("Renamed {id} to {:?}.", name.as_str())),
             false => Err(no_such_key(id)),
         },
         KeysCommand::Rotate { id, overlap } => {
-            let key = store.rotate_key(&operator, id, overlap).await?.ok_or_else(|| no_such_active_key(id))?;
+            let key = store.keys().rotate(&operator, id, overlap).await?.ok_or_else(|| no_such_active_key(id))?;
             print_line(key.reveal())?;
             let until = rfc3339_seconds(store.now() + overlap);
             print_note(&match overlap.is_zero() {
@@ -50,7 +50,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             });
             Ok(())
         }
-        KeysCommand::EndOverlap { id } => match store.end_overlap(&operator, id).await? {
+        KeysCommand::EndOverlap { id } => match store.keys().end_overlap(&operator, id).await? {
             true => print_line(&format!("The old secret of {id} is refused from now on.")),
             false => Err(CliError::new(format!("there is no key {id}, or it has no old secret that still works"))),
         },
@@ -69,13 +69,13 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             };
             let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
             let changes: Vec<_> = changes.into_iter().flatten().collect();
-            let is_changed = store.change_key(&operator, id, &changes).await;
+            let is_changed = store.keys().change(&operator, id, &changes).await;
             if !is_changed.map_err(CliError::from_error)? {
                 return Err(no_such_key(id));
             }
             print_line(&format!("Changed {id}. This applies from the next request on."))
         }
-        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.revoke_key(&operator, id).await? {
+        KeysCommand::Revoke { id: KeyOrId { id, is_secret } } => match store.keys().revoke(&operator, id).await? {
             Some(at) => {
                 if is_secret {
                     let advice = "The public id is enough: a key that is typed in full stays in the shell's history.";
@@ -89,7 +89,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
 }
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {
-    let keys = store.list_keys(&Viewer::operator()).await?;
+    let keys = store.keys().list(&Viewer::operator()).await?;
     let empty = "There are no keys yet. Create one with: adriaticum keys create NAME";
     let headings = ["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"];
     let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);

@@ -19,7 +19,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         LimitsCommand::List { json } => list(&store, admin, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
-            match store.set_limit(admin, Limit { scope, kind, amount }).await.map_err(CliError::from_error)? {
+            match store.limits().set(admin, Limit { scope, kind, amount }).await.map_err(CliError::from_error)? {
                 true if amount == 0 => print_line("Limited to 0: every request is refused, from the next one on."),
                 true => print_line(&format!(
                     "Limited to {}. This applies from the next request on.",
@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         }
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
-            match store.remove_limit(admin, scope, kind).await.map_err(CliError::from_error)? {
+            match store.limits().remove(admin, scope, kind).await.map_err(CliError::from_error)? {
                 true => print_line(&format!("The limit of {} is removed.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }
@@ -59,7 +59,7 @@ struct LimitRow {
 
 async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError> {
     let viewer = Viewer::operator();
-    let (accounts, keys) = (store.accounts(admin).await?, store.list_keys(&viewer).await?);
+    let (accounts, keys) = (store.accounts().list(admin).await?, store.keys().list(&viewer).await?);
     let row = |LimitUse { limit, budget }| {
         let (of, whose) = match limit.scope {
             Scope::Everyone => ("everyone", None),
@@ -75,7 +75,7 @@ async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError
         };
         LimitRow { limit, budget, of, whose }
     };
-    Ok(store.list_limits(&viewer).await?.into_iter().map(row).collect())
+    Ok(store.limits().list(&viewer).await?.into_iter().map(row).collect())
 }
 
 async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliError> {

@@ -17,7 +17,7 @@ pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(
         PricesCommand::List { json } => list(&store, json).await,
         PricesCommand::Set { of, prompt, completion, currency } => {
             let price = Price { prompt, completion };
-            let set = store.set_price(admin, of.project.as_ref(), price, currency).await;
+            let set = store.prices().set(admin, of.project.as_ref(), price, currency).await;
             let currency = set.map_err(CliError::from_error)?;
             print_line(&format!("{} costs {prompt} and {completion} {currency} per million tokens.", subject(&of)))
         }
@@ -30,7 +30,7 @@ fn subject(of: &PriceOf) -> String {
 }
 
 async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
-    let removed = store.remove_price(admin, of.project.as_ref()).await;
+    let removed = store.prices().remove(admin, of.project.as_ref()).await;
     match removed.map_err(CliError::from_error)? {
         true => print_line(&format!("{} no longer has a price.", subject(of))),
         false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
@@ -38,7 +38,7 @@ async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), Cli
 }
 
 async fn list(store: &Store, json: bool) -> Result<(), CliError> {
-    let prices = store.prices(&Viewer::operator()).await?;
+    let prices = store.prices().list(&Viewer::operator()).await?;
     let empty = "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
                 0.80 --currency EUR";
     let headings = ["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"];

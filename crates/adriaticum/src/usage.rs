@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
         let query = request_query(&store, options, range).await?;
-        let rows = store.requests(&Viewer::operator(), &query).await?;
+        let rows = store.usage().requests(&Viewer::operator(), &query).await?;
         let machine_rows = || rows.iter().map(RequestRow::from);
         match (options.json, options.csv) {
             (true, _) => write_json(&mut out, &machine_rows().collect::<Vec<_>>())?,
@@ -42,7 +42,7 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     let group = options.by.unwrap_or(Group::Key);
     let query =
         UsageQuery { period: range.period(), key: None, step: Step::Day, person: None, group: group.grouping() };
-    let report = store.usage(&Viewer::operator(), &query).await?.unwrap_or_default();
+    let report = store.usage().report(&Viewer::operator(), &query).await?.unwrap_or_default();
     match (options.by, options.json, options.csv) {
         (None, true, _) => write_json(&mut out, &JsonReport::from(&report))?,
         (None, _, true) => write_csv(&mut out, Some(&group_columns()), groups(&report))?,

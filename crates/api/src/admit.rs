@@ -52,7 +52,7 @@ impl<'w> RequestRecord<'w> {
 
     async fn reserve(&mut self, tokens: usize) -> Result<(), ApiError> {
         let caller = self.caller.as_ref().ok_or_else(|| ApiError::internal("no caller"))?;
-        let reserved = self.worker.api.store.reserve(caller, self.id, tokens as u64).await;
+        let reserved = self.worker.api.store.limits().reserve(caller, self.id, tokens as u64).await;
         self.permit = reserved.map_err(|error| match error {
             ReserveError::Refused(Refusal::Budget(refusal)) => ApiError::over_budget(&refusal),
             ReserveError::Refused(Refusal::Limit(reached)) => ApiError::limit_reached(&reached),

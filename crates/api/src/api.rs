@@ -141,7 +141,7 @@ impl Api {
     /// Looks up a key that does not exist, as every request looks up its own; `Err` is the reason of a failure.
     pub async fn probe_database(&self) -> Result<(), String> {
         let key = ApiKey::generate().map_err(|error| error.to_string())?;
-        self.store.authenticate(&key).await.map(drop).map_err(|error| error.to_string())
+        self.store.keys().authenticate(&key).await.map(drop).map_err(|error| error.to_string())
     }
 
     /// Requests one token from a runtime, outside of load balancing and the ledger; `Err` is the reason of a failure.

@@ -10,12 +10,12 @@ use crate::error::ApiError;
 /// The caller of a request. Every fault of a key is the same error.
 pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
-    found(store.authenticate(&key).await)
+    found(store.keys().authenticate(&key).await)
 }
 
 /// Looks up the same caller again; an error if its key is no longer accepted.
 pub(crate) async fn authenticate_again(store: &Store, caller: &Caller) -> Result<Caller, ApiError> {
-    found(store.authenticate_again(caller).await)
+    found(store.keys().authenticate_again(caller).await)
 }
 
 fn found(caller: Result<Option<Caller>, StoreError>) -> Result<Caller, ApiError> {

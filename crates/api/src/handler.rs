@@ -114,15 +114,15 @@ mod tests {
         async fn caller(&self) -> Caller {
             let new =
                 NewKey { name: chat::KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-            let key = self.store.create_key(&Viewer::operator(), new, u64::MAX).await.unwrap();
-            self.store.authenticate(&key).await.unwrap().unwrap()
+            let key = self.store.keys().create(&Viewer::operator(), new, u64::MAX).await.unwrap();
+            self.store.keys().authenticate(&key).await.unwrap().unwrap()
         }
 
         /// Stops the ledger; returns each row's id, status and code.
         async fn rows(self) -> Vec<(chat::RequestId, u16, Option<String>)> {
             self.writer.stop();
             let query = RequestQuery { limit: 10, ..RequestQuery::default() };
-            let rows = self.store.requests(&Viewer::operator(), &query).await.unwrap();
+            let rows = self.store.usage().requests(&Viewer::operator(), &query).await.unwrap();
             rows.into_iter().map(|row| (row.request_id, row.status, row.code)).collect()
         }
     }

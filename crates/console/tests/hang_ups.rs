@@ -100,17 +100,17 @@ impl World {
         let console = Console::new(settings, store.clone(), api.clone(), sign_ins).unwrap();
 
         let operator = Viewer::operator();
-        let link = store.invite(operator.admin().unwrap(), Role::Admin, "Ada", DAY).await.unwrap();
+        let link = store.links().invite(operator.admin().unwrap(), Role::Admin, "Ada", DAY).await.unwrap();
         let ada = NewAccount {
             email: "ada@example.com".parse().unwrap(),
             name: PersonName::parse("Ada").unwrap(),
             password: "hash".into(),
         };
-        let ada = store.use_link(&link, &ada, "").await.unwrap();
+        let ada = store.links().use_link(&link, &ada, "").await.unwrap();
         let origin = Origin { address: ADDRESS.to_string(), agent: "a test".into() };
-        let begun = store.begin_session(ada, &origin, Proof::Password("hash")).await.unwrap();
+        let begun = store.sessions().begin(ada, &origin, Proof::Password("hash")).await.unwrap();
         let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-        let key = store.create_key(&begun.session.viewer, new, u64::MAX).await.unwrap();
+        let key = store.keys().create(&begun.session.viewer, new, u64::MAX).await.unwrap();
         let mut world = Self {
             api_worker: api.worker(),
             console_worker: console.worker(),
@@ -225,7 +225,7 @@ impl World {
         tokio::task::spawn_blocking(|| self.writer.stop()).await.unwrap();
         let operator = Viewer::operator();
         let all = RequestQuery { limit: 10_000, ..RequestQuery::default() };
-        let rows = self.store.requests(&operator, &all).await.unwrap();
+        let rows = self.store.usage().requests(&operator, &all).await.unwrap();
         for row in &rows {
             let outcome = (row.status, row.code.as_deref());
             assert!([(200, None), (499, Some("client_closed"))].contains(&outcome), "{row:?}");
@@ -239,7 +239,7 @@ impl World {
             person: None,
             group: None,
         };
-        let report = self.store.usage(&operator, &everything).await.unwrap().unwrap();
+        let report = self.store.usage().report(&operator, &everything).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, rows.len() as u64);
         let closed = rows.iter().filter(|row| row.status == 499).count();
         println!("{} rows, {closed} of them from callers that hung up", rows.len());

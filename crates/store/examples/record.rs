@@ -55,7 +55,7 @@ async fn record(
             expires_at: None,
             project: None,
         };
-        made.push(store.create_key(&Viewer::operator(), new, u64::MAX).await?);
+        made.push(store.keys().create(&Viewer::operator(), new, u64::MAX).await?);
     }
     let ids: Vec<_> = made.iter().map(chat::ApiKey::id).collect();
     let mut stops = Vec::new();
@@ -83,7 +83,7 @@ async fn record(
             let (store, key, looked_up) = (&store, &made[task % made.len()], &looked_up);
             async move {
                 while began.elapsed() < time {
-                    if matches!(store.authenticate(key).await, Ok(Some(_))) {
+                    if matches!(store.keys().authenticate(key).await, Ok(Some(_))) {
                         looked_up.fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -1,62 +1,25 @@
 //! Persistent state: API keys, accounts, sessions, the audit log and the usage ledger.
 //!
-//! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. People read and change data through
-//! a `Viewer`, which restricts them to their own. Rows enter the ledger through `Ledger`, which commits in groups and
-//! returns a `Receipt` once a row is durable. Every figure is a sum over rows: the roll-ups contain most of them, and a
-//! read adds the newest ones (`fold`). Message text is never stored.
+//! One `Store` works on one database, SQLite or PostgreSQL, with bound parameters only. It opens it, has the clock, and
+//! hands out the subjects: `store.keys()`, `store.limits()`, `store.usage()` and so on. Each folder is a subject, with its
+//! rule, its statements and the parts of both databases; imports between folders run one way (`tests/suite/imports.rs`):
+//!
+//! `values` ← `database` ← `audit` ← `identity` ← `usage` ← `keys` ← `limits` ← `people` ← `service` ← `ledger` ← `copying`
+//!
+//! People read and change data through a `Viewer`, which restricts them to their own. Rows enter the ledger through
+//! `Ledger`, which commits in groups and returns a `Receipt` once a row is durable. Message text is never stored.
 
-mod accounts;
 mod audit;
-mod audit_action;
-mod challenges;
-mod clock;
-mod commit_id;
-mod confirmations;
-mod copy;
-mod counters;
-mod fold;
-mod fold_schedule;
-mod groups;
-mod health;
-mod id;
-mod identities;
-mod key_changes;
-mod key_expiry;
-mod key_search;
+mod copying;
+mod database;
+mod identity;
 mod keys;
-mod latency;
 mod ledger;
 mod limits;
-mod links;
-mod notices;
-mod patterns;
-mod pending;
 mod people;
-mod person_name;
-mod postgres;
-mod price_store;
-mod prices;
-mod project;
-mod pruning;
-mod replies;
-mod report;
-mod reports;
-mod requests;
-mod retention;
-mod rollup;
-mod scope;
-mod search_index;
-mod second_factors;
-mod sessions;
-mod sign_in_failures;
-mod snapshot;
-mod sql;
-mod sqlite;
-mod token;
-mod unfolded;
+mod service;
 mod usage;
-mod viewer;
-mod writer;
+mod values;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -65,52 +28,58 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-pub use accounts::{Access, Account, AccountChange, AccountError, Credentials, Email, EmailError, NewAccount};
-pub use audit::{AuditPage, AuditQuery, AuditRecord, PasswordTry, ProviderRefusal, WrongPasswords};
-pub use audit_action::{AuditAction, AuditSubject, SubjectKind};
-pub use challenges::{Challenge, ChallengePurpose, CodeTry};
-pub use copy::{CopiedTable, CopyError, copy};
-pub use counters::LedgerStats;
-pub use id::{AccountId, LinkId, SessionId};
-pub use identities::{DeletedPerson, ProvidedPerson, ProvidedSignInError};
-pub use key_changes::{KeyChange, KeyNote, KeyNoteError};
-pub use key_expiry::ExpiringKey;
-pub use key_search::{KeyOrder, KeySearch};
-pub use keys::{Caller, Client, KeyRecord, KeyState, NewKey};
-pub use latency::{Latencies, Phase};
-pub use ledger::{Ledger, LedgerWriter, Receipt, RecordError};
-pub use limits::{
-    Budget, BudgetPeriod, BudgetRefusal, BudgetUnit, BudgetUse, Limit, LimitAmountError, LimitKind, LimitKindError,
-    LimitReached, LimitUse, Permit, Refusal, ReserveError, Spending,
+pub use audit::action::{AuditAction, AuditSubject, ProviderRefusal, SignInMethod, SubjectKind};
+pub use audit::log::{AuditLog, AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use copying::backup::{BackupError, BackupSummary, back_up, check_copy};
+pub use copying::copy::{CopiedTable, CopyError, copy};
+pub use database::postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
+pub use identity::accounts::{AccountChange, AccountError, Accounts, Credentials, NewAccount};
+pub use identity::challenges::{Challenge, ChallengePurpose, CodeTry, SignIns};
+pub use identity::links::{Link, LinkPurpose, Links};
+pub use identity::provider::{DeletedPerson, ProvidedPerson, ProvidedSignInError, ProviderAccounts};
+pub use identity::second_factors::{
+    AuthenticatorApp, Factors, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
 };
-pub use links::{Link, LinkPurpose};
-pub use notices::Notice;
-pub use person_name::{PersonName, PersonNameError};
-pub use postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
-pub use price_store::PriceError;
-pub use prices::{Cost, Currency, CurrencyError, Price, PriceList, TokenPrice, TokenPriceError};
-pub use project::{Project, ProjectError};
-pub use rollup::{Entry, Figures, GroundingRecord, InferenceRecord, Measured, Outcome, Timings};
-pub use scope::Scope;
-pub use second_factors::{
-    AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
-};
-pub use sessions::{Origin, Proof, Session, SessionRecord, SignInError, SignInMethod, StartedSession};
-pub use sqlite::{BackupError, BackupSummary, back_up, check_copy};
-pub use token::Token;
-pub use usage::{
+pub use identity::sessions::{Origin, Proof, Session, SessionRecord, Sessions, SignInError, StartedSession};
+pub use keys::changes::{KeyChange, KeyNote, KeyNoteError};
+pub use keys::expiry::ExpiringKey;
+pub use keys::key::{Caller, Client, KeyRecord, KeyState, Keys, NewKey};
+pub use keys::search::{KeyOrder, KeySearch};
+pub use ledger::counters::LedgerStats;
+pub use ledger::ledger::{Ledger, LedgerWriter, Receipt, RecordError};
+pub use limits::budget::{BudgetUse, LimitUse};
+pub use limits::in_force::Limits;
+pub use limits::permit::{Permit, ReserveError};
+pub use limits::spending::Spending;
+pub use limits::state::{BudgetRefusal, LimitReached, Refusal};
+pub use people::Access;
+pub use service::notices::{Notice, Notices};
+pub use service::search_index::SearchIndex;
+pub use usage::cost::{Cost, Price, PriceList};
+pub use usage::latency::{Latencies, Phase};
+pub use usage::prices::{PriceError, Prices};
+pub use usage::query::{
     GroupLabel, Grouping, Period, Person, RecordedRequest, RequestPage, RequestQuery, StatusFilter, Step, UsageGroup,
     UsageQuery, UsageReport, UsedKey,
 };
-pub use viewer::{Admin, Role, RoleError, Viewer};
+pub use usage::reports::Usage;
+pub use usage::rollup::{Entry, Figures, GroundingRecord, InferenceRecord, Measured, Outcome, Timings};
+pub use values::{
+    Account, AccountId, Admin, Budget, BudgetPeriod, BudgetUnit, Currency, CurrencyError, Email, EmailError, Limit,
+    LimitAmountError, LimitKind, LimitKindError, LinkId, PersonName, PersonNameError, Project, ProjectError, Role,
+    RoleError, Scope, SessionId, Token, TokenPrice, TokenPriceError, Viewer,
+};
 
-use parking_lot::RwLock;
-
-use clock::StoreClock;
-use counters::LedgerCounters;
-use limits::LimitTable;
-use postgres::Postgres;
-use sqlite::Sqlite;
+use database::clock::StoreClock;
+use database::postgres::Postgres;
+use database::sqlite::Sqlite;
+use keys::lookup::KeyLookup;
+use ledger::counters::LedgerCounters;
+use ledger::fold::{COUNT_UNREADABLE, describe_unreadable};
+use ledger::postgres::PostgresLedger;
+use ledger::postgres_fold::FoldThread;
+use ledger::sqlite::SqliteLedger;
+use limits::in_force::LimitsInForce;
 
 /// Which database to use.
 #[derive(Debug, Clone)]
@@ -133,9 +102,8 @@ impl fmt::Display for Database {
 pub struct Store {
     backend: Backend,
     clock: Arc<StoreClock>,
-    /// The limits loaded last.
-    limits: RwLock<Arc<LimitTable>>,
-    loading_limits: tokio::sync::Mutex<()>,
+    keys: KeyLookup,
+    limits: LimitsInForce,
 }
 
 enum Backend {
@@ -147,7 +115,7 @@ enum Backend {
 pub enum StoreError {
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("{}", postgres::error_chain(.0))]
+    #[error("{}", database::postgres::error_chain(.0))]
     Postgres(#[from] tokio_postgres::Error),
     #[error("{0}")]
     Unreachable(String),
@@ -233,7 +201,8 @@ impl Store {
                 (Backend::Postgres(backend), clock)
             }
         };
-        Ok(Self { backend, clock, limits: RwLock::default(), loading_limits: Default::default() })
+        let (keys, limits) = (KeyLookup::new(&backend), LimitsInForce::new(&backend, &clock));
+        Ok(Self { backend, clock, keys, limits })
     }
 
     /// The clock for the expiry of keys, sessions and links.
@@ -241,25 +210,95 @@ impl Store {
         self.clock.now()
     }
 
+    /// The audit log.
+    pub fn audit_log(&self) -> AuditLog<'_> {
+        AuditLog(self)
+    }
+
+    /// People's accounts.
+    pub fn accounts(&self) -> Accounts<'_> {
+        Accounts(self)
+    }
+
+    /// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
+    pub fn sign_ins(&self) -> SignIns<'_> {
+        SignIns(self)
+    }
+
+    /// Links for set-up, invitations and new passwords.
+    pub fn links(&self) -> Links<'_> {
+        Links(self)
+    }
+
+    /// Accounts at the identity provider.
+    pub fn provider_accounts(&self) -> ProviderAccounts<'_> {
+        ProviderAccounts(self)
+    }
+
+    /// Second factors.
+    pub fn second_factors(&self) -> Factors<'_> {
+        Factors(self)
+    }
+
+    /// Sessions of people who are signed in.
+    pub fn sessions(&self) -> Sessions<'_> {
+        Sessions(self)
+    }
+
+    /// API keys.
+    pub fn keys(&self) -> Keys<'_> {
+        Keys(self)
+    }
+
+    /// Limits and reservations.
+    pub fn limits(&self) -> Limits<'_> {
+        Limits(self)
+    }
+
+    /// Reports and recorded requests.
+    pub fn usage(&self) -> Usage<'_> {
+        Usage(self)
+    }
+
+    /// Prices.
+    pub fn prices(&self) -> Prices<'_> {
+        Prices(self)
+    }
+
+    /// Notices for the webhook.
+    pub fn notices(&self) -> Notices<'_> {
+        Notices(self)
+    }
+
+    /// The search index that the database expects.
+    pub fn search_index(&self) -> SearchIndex<'_> {
+        SearchIndex(self)
+    }
+
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
         let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
         match &self.backend {
             Backend::Sqlite(backend) => {
-                ledger::start(backend.open_ledger(clock.clone()), None, clock, counters, retention)
+                let backend = Box::new(SqliteLedger::new(backend.pool().clone(), clock.clone()));
+                ledger::ledger::start(backend, None, clock, counters, retention)
             }
             Backend::Postgres(backend) => {
-                let fold_thread = backend.start_fold_thread(clock.clone(), counters.clone())?;
-                ledger::start(backend.open_ledger(clock.clone()), Some(fold_thread), clock, counters, retention)
+                let fold = FoldThread::start(backend.server().clone(), clock.clone(), counters.clone())?;
+                let backend = Box::new(PostgresLedger::new(backend.server().clone(), clock.clone()));
+                ledger::ledger::start(backend, Some(fold), clock, counters, retention)
             }
         }
     }
 
     /// The problems found; empty if there are none. Reads every page of a SQLite file.
     pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
-        match &self.backend {
-            Backend::Sqlite(sqlite) => sqlite.check_integrity(),
-            Backend::Postgres(postgres) => postgres.check_integrity().await,
-        }
+        let mut problems = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.faults()?,
+            Backend::Postgres(postgres) => postgres.faults().await?,
+        };
+        let unreadable = self.connection().await?.query_value(COUNT_UNREADABLE, &[]).await?;
+        problems.extend(describe_unreadable(unreadable));
+        Ok(problems)
     }
 }

@@ -139,13 +139,13 @@ fn make_account(service: &Service) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = Store::open(&database).await.unwrap();
-        let token = store.create_setup_link().await.unwrap().unwrap();
+        let token = store.links().create_setup().await.unwrap().unwrap();
         let email: Email = "ada@example.com".parse().unwrap();
         let ada = NewAccount {
             email,
             name: PersonName::parse("Ada").unwrap(),
             password: "not a hash, because no test signs in".into(),
         };
-        assert!(store.use_link(&token, &ada, "127.0.0.1").await.is_ok());
+        assert!(store.links().use_link(&token, &ada, "127.0.0.1").await.is_ok());
     });
 }

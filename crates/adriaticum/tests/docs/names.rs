@@ -2,6 +2,7 @@
 //! of settings and commands equal the program's output.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use regex::Regex;
 
@@ -33,6 +34,45 @@ fn every_link_leads_somewhere() {
         }
     }
     assert!(looked_at > 40, "too few links are found: {looked_at}");
+}
+
+/// A file in `crates/`, or a module with the name of its crate, and perhaps an item in it: `store::usage::groups`.
+#[test]
+fn every_file_and_module_that_is_named_exists() {
+    let crates = root().join("crates");
+    let module = Regex::new(r"^[a-z_]+(::\w+)+$").unwrap();
+    let mut looked_at = 0;
+    for page in pages() {
+        for span in page.spans() {
+            let is_there = if module.is_match(&span) {
+                let mut names = span.split("::");
+                has_module(&crates.join(names.next().unwrap()).join("src"), &names.collect::<Vec<_>>())
+            } else if span.starts_with("crates/") && !span.contains('*') {
+                root().join(&span).exists()
+            } else {
+                continue;
+            };
+            assert!(is_there, "{}: {span} is not there", page.name);
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at > 50, "too few names are found: {looked_at}");
+}
+
+/// Whether a path of modules exists in a folder, and its last file has the items at its end.
+fn has_module(folder: &Path, names: &[&str]) -> bool {
+    let has_items = |text: &str, items: &[&str]| items.iter().all(|item| text.contains(item));
+    match names.split_first() {
+        Some((name, rest)) if has_module(&folder.join(name), rest) => true,
+        Some((name, rest)) => match std::fs::read_to_string(folder.join(format!("{name}.rs"))) {
+            Ok(text) => has_items(&text, rest),
+            Err(_) => ["lib.rs", "main.rs", "mod.rs"]
+                .into_iter()
+                .filter_map(|root| std::fs::read_to_string(folder.join(root)).ok())
+                .any(|text| has_items(&text, names)),
+        },
+        None => folder.is_dir(),
+    }
 }
 
 #[test]

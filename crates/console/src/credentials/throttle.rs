@@ -89,7 +89,7 @@ impl SignInThrottle {
         let counted = if is_returning { 1 } else { usize::MAX };
         let mut longest = Duration::ZERO;
         for (subject, weight) in attempt.subjects().take(counted) {
-            longest = longest.max(delay(self.store.sign_in_failures(&[subject]).await? * weight));
+            longest = longest.max(delay(self.store.sign_ins().failures(&[subject]).await? * weight));
         }
         tokio::time::sleep(longest).await;
         Ok(Ok(attempt))
@@ -102,7 +102,7 @@ impl SignInThrottle {
 
     /// Whether the account has a session that was begun in the same network.
     async fn is_returning(&self, network: NetworkClient, account: &Email) -> Result<bool, StoreError> {
-        let addresses = self.store.session_addresses(account).await?;
+        let addresses = self.store.sessions().addresses(account).await?;
         let mut networks = addresses.iter().filter_map(|address| Some(NetworkClient::new(address.parse().ok()?)));
         Ok(networks.any(|other| other == network))
     }
@@ -144,14 +144,14 @@ impl SignInAttempt<'_> {
     pub(crate) async fn failed(self) -> Result<(), StoreError> {
         let own = self.own_subject();
         let subjects: Vec<_> = self.subjects().map(|(subject, _)| subject).chain(own.as_deref()).collect();
-        self.store.add_sign_in_failure(&subjects).await
+        self.store.sign_ins().add_failure(&subjects).await
     }
 
     /// Removes this account's failures from the count of this network. Failures of other accounts stay, because a guesser
     /// may have an account as well. Failures of this account from other networks stay, too.
     pub(crate) async fn succeeded(self) -> Result<(), StoreError> {
         match self.own_subject() {
-            Some(own) => self.store.forget_sign_in_failures(&own, &self.networks[0]).await,
+            Some(own) => self.store.sign_ins().forget_failures(&own, &self.networks[0]).await,
             None => Ok(()),
         }
     }

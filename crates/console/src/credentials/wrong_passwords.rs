@@ -131,7 +131,7 @@ async fn write(store: &Store, line: &WrongPasswords) {
     };
     let (account, reason) = (line.account.as_ref().map(Email::as_str), reason.map(tracing::field::debug));
     tracing::warn!(account, address = line.address, count = line.count, reason, "{what}");
-    if let Err(error) = store.record_wrong_passwords(line).await {
+    if let Err(error) = store.audit_log().record_wrong_passwords(line).await {
         tracing::error!(%error, "failed sign-ins could not be written to the audit log");
     }
 }

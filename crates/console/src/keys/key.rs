@@ -69,12 +69,12 @@ pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         Err(text) => return refused(Refusal::invalid(text)).await,
     };
     let name = new.name.clone();
-    let key = match user.store().create_key(user.viewer(), new, user.console.settings.keys_per_person).await {
+    let key = match user.store().keys().create(user.viewer(), new, user.console.settings.keys_per_person).await {
         Ok(key) => key,
         Err(error) => return refused(Refusal::from_conflict(error)?).await,
     };
     if let Some((kind, amount)) = limit {
-        user.store().set_limit(user.admin()?, Limit { scope: Scope::Key(key.id()), kind, amount }).await?;
+        user.store().limits().set(user.admin()?, Limit { scope: Scope::Key(key.id()), kind, amount }).await?;
     }
     let message = html! {
         "The key " strong { (name.as_str()) } " was created."
@@ -196,14 +196,14 @@ pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
         Ok(name) => name,
         Err(text) => return page_with(user, &key, &form.refused(Refusal::invalid(text))).await,
     };
-    found(user.store().rename_key(user.viewer(), key.id, &name).await?)?;
+    found(user.store().keys().rename(user.viewer(), key.id, &name).await?)?;
     user.redirect_with_message(&format!("/keys/{}", key.id), &format!("Renamed {} to {name}.", key.name))
 }
 
 pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let key = find(user, id).await?;
     let newest = RequestQuery { key: Some(key.id), limit: 1, ..RequestQuery::default() };
-    let last = user.store().requests(user.viewer(), &newest).await?;
+    let last = user.store().usage().requests(user.viewer(), &newest).await?;
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
@@ -232,12 +232,12 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
 
 pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    found(user.store().revoke_key(user.viewer(), key.id).await?.is_some())?;
+    found(user.store().keys().revoke(user.viewer(), key.id).await?.is_some())?;
     let message = format!("{} was revoked. It is rejected from the next request on.", key.name);
     user.redirect_with_message("/keys", &message)
 }
 
 pub(crate) async fn find(user: &SignedIn<'_>, id: &str) -> ConsoleResult<KeyRecord> {
     let id: KeyId = parse_id(id)?;
-    user.store().key(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
+    user.store().keys().find(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)
 }

@@ -46,8 +46,8 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
     let found = find(user, query, &order, &usage).await?;
     let paging = Paging::new(query, found.len());
     let ids: Vec<KeyId> = paging.cut(&found).iter().map(|(key, _)| *key).collect();
-    let keys = store.keys_with_ids(user.viewer(), &ids).await?;
-    let has_keys = !found.is_empty() || store.has_keys(user.viewer()).await?;
+    let keys = store.keys().with_ids(user.viewer(), &ids).await?;
+    let has_keys = !found.is_empty() || store.keys().exist(user.viewer()).await?;
     let content = html! {
         (heading("API Keys", html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } }))
         @if !has_keys {
@@ -74,7 +74,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
     let period = Period::since(now().saturating_sub(RECENT));
-    Ok(user.store().usage_by_key(user.viewer(), period).await?)
+    Ok(user.store().usage().by_key(user.viewer(), period).await?)
 }
 
 /// All matching keys, sorted.
@@ -93,7 +93,7 @@ async fn find(
         _ => KeyOrder::Created,
     };
     let descending = order.direction == Direction::Descending;
-    let keys = user.store().find_keys(user.viewer(), &search, column, descending).await?;
+    let keys = user.store().keys().search(user.viewer(), &search, column, descending).await?;
     let figures = |key| usage.get(&key).copied().unwrap_or_default();
     let mut found: Vec<_> = keys.into_iter().map(|key| (key, figures(key))).collect();
     order.sort(&mut found);

@@ -25,7 +25,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
         return Ok(html! {});
     }
     let people = match user.viewer().admin() {
-        Some(admin) => user.store().accounts(admin).await?,
+        Some(admin) => user.store().accounts().list(admin).await?,
         None => Vec::new(),
     };
     let expires = key.expires_at.map(format::date).unwrap_or_default();
@@ -98,7 +98,7 @@ pub(crate) async fn forms(user: &SignedIn<'_>, key: &KeyRecord) -> ConsoleResult
 pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
     let overlap = OVERLAPS.iter().find(|(value, ..)| *value == form.get("overlap")).ok_or(ConsoleError::Unreadable)?.2;
-    let rotated = user.store().rotate_key(user.viewer(), key.id, overlap).await?.ok_or(ConsoleError::NotFound)?;
+    let rotated = user.store().keys().rotate(user.viewer(), key.id, overlap).await?.ok_or(ConsoleError::NotFound)?;
     let message = html! {
         "The key " strong { (key.name) } " has a new secret. "
         @match overlap.is_zero() {
@@ -111,7 +111,7 @@ pub(crate) async fn rotate(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
 
 pub(crate) async fn end_overlap(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    let message = match user.store().end_overlap(user.viewer(), key.id).await? {
+    let message = match user.store().keys().end_overlap(user.viewer(), key.id).await? {
         true => "The old secret is rejected from now on.",
         false => "There is no old secret that still works.",
     };
@@ -128,7 +128,7 @@ pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleR
             email => Some(find_by_email(user, email).await?.id),
         }));
     }
-    found(user.store().change_key(user.viewer(), key.id, &changes).await?)?;
+    found(user.store().keys().change(user.viewer(), key.id, &changes).await?)?;
     user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name))
 }
 

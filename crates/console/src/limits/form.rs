@@ -76,7 +76,7 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
             return page_with(user, &Fields::default(), &draft).await;
         }
     };
-    found(user.store().set_limit(admin, Limit { scope, kind, amount }).await?)?;
+    found(user.store().limits().set(admin, Limit { scope, kind, amount }).await?)?;
     let message = format!("Limited to {}. This applies from the next request on.", format::limit(kind, amount));
     user.redirect_with_message(&back(form), &message)
 }
@@ -90,7 +90,7 @@ pub(crate) async fn test_notification(user: &SignedIn<'_>, _form: &Form) -> Cons
     let event = serde_json::json!({
         "type": "test", "timestamp": rfc3339_seconds(now), "data": { "requested_by": requested_by },
     });
-    user.store().add_notice(&format!("test/{}", now.as_millis()), &event.to_string()).await?;
+    user.store().notices().add(&format!("test/{}", now.as_millis()), &event.to_string()).await?;
     let message =
         "A test notification is sent within seconds. If the webhook does not accept it, the log has the reason.";
     user.redirect_with_message("/limits", message)
@@ -98,7 +98,7 @@ pub(crate) async fn test_notification(user: &SignedIn<'_>, _form: &Form) -> Cons
 
 pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let (scope, kind) = (parse_scope(form)?, parse_kind(form)?);
-    found(user.store().remove_limit(user.admin()?, scope, kind).await?)?;
+    found(user.store().limits().remove(user.admin()?, scope, kind).await?)?;
     user.redirect_with_message(&back(form), &format!("The limit of {} was removed.", kind.describe()))
 }
 

@@ -16,10 +16,10 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) async fn read(user: &SignedIn<'_>) -> ConsoleResult<Self> {
         let people = match user.viewer().admin() {
-            Some(admin) => user.store().accounts(admin).await?,
+            Some(admin) => user.store().accounts().list(admin).await?,
             None => user.viewer().account().cloned().into_iter().collect(),
         };
-        Ok(Self { people, keys: user.store().names_of_limited_keys(user.viewer()).await? })
+        Ok(Self { people, keys: user.store().keys().names_of_limited(user.viewer()).await? })
     }
 
     pub(crate) fn label(&self, scope: Scope) -> Markup {

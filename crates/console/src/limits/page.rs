@@ -36,7 +36,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 
 pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let names = Names::read(user).await?;
-    let limits = user.store().list_limits(user.viewer()).await?.into_iter();
+    let limits = user.store().limits().list(user.viewer()).await?.into_iter();
     let mut limits: Vec<_> = limits.map(|limit| Row { sort_name: names.sort_name(limit.limit.scope), limit }).collect();
     let order = Order::from_query(query, &COLUMNS, "for");
     order.sort(&mut limits);
@@ -107,7 +107,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
 
 /// The limits of a key, for the key's page.
 pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Markup> {
-    let limits = user.store().limits_of_key(user.viewer(), key).await?;
+    let limits = user.store().limits().of_key(user.viewer(), key).await?;
     let back = format!("/keys/{key}");
     Ok(html! {
         section.card #limits {

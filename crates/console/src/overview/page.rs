@@ -11,8 +11,8 @@ use crate::usage;
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let base_url = &user.console.settings.api_base_url;
-    let has_keys = user.store().has_keys(user.viewer()).await?;
-    let expiring = user.store().count_expiring_keys(user.viewer()).await?;
+    let has_keys = user.store().keys().exist(user.viewer()).await?;
+    let expiring = user.store().keys().count_expiring(user.viewer()).await?;
     let recent = usage::last_day(user).await?;
     let health = user.console.api.health();
     let content = html! {

@@ -80,7 +80,7 @@ async fn send<E: Export>(
     let (mut header, mut array) = (Some(E::COLUMNS), JsonArray::default());
     loop {
         // Sending a batch may take long, and the session may have ended meanwhile.
-        if !store.is_valid(viewer).await? {
+        if !store.sessions().is_valid(viewer).await? {
             return Err(StoreError::SessionEnded);
         }
         let (rows, more) = export.next(store, viewer).await?;

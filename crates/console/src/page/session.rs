@@ -45,7 +45,7 @@ pub(crate) struct SignedIn<'a> {
 impl<'a> SignedIn<'a> {
     pub(crate) async fn from_request(console: &'a Console, request: &ConsoleRequest) -> ConsoleResult<Self> {
         let secret = console.cookie(request, Cookie::Session).and_then(Token::parse).ok_or(ConsoleError::SignedOut)?;
-        let session = console.store.session(&secret, &request.client.to_string()).await?;
+        let session = console.store.sessions().find(&secret, &request.client.to_string()).await?;
         let is_valid = |session: &Session| console.settings.passwords || session.method == SignInMethod::Provider;
         let session = session.filter(is_valid).ok_or(ConsoleError::SignedOut)?;
         Ok(Self { console, session, message: console.message(request), client: request.client, secret })

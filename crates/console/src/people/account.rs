@@ -16,8 +16,8 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 
 async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let account = user.account()?;
-    let sessions = user.store().sessions(user.viewer()).await?;
-    let has_password = user.store().password(user.viewer()).await?.is_some();
+    let sessions = user.store().sessions().list(user.viewer()).await?;
+    let has_password = user.store().accounts().password(user.viewer()).await?.is_some();
     let content = html! {
         (heading("Account", html! {}))
         (draft.message())
@@ -146,7 +146,7 @@ pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
         Ok(name) => name,
         Err(error) => return page_with(user, &form.refused(Refusal::invalid(sentence(&error)))).await,
     };
-    user.store().set_own_name(user.viewer(), &name).await?;
+    user.store().accounts().set_own_name(user.viewer(), &name).await?;
     user.redirect_with_message("/account", &format!("Your name is now {}.", name.as_str()))
 }
 
@@ -161,19 +161,19 @@ pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> Console
         Err(refusal) => return page_with(user, &form.refused(refusal)).await,
     };
     let hash = user.console.passwords.hash(&verified.attempt, password).await.ok_or(ConsoleError::Internal)?;
-    if !user.store().set_password(user.viewer(), user.session.id, &verified.hash, &hash).await? {
+    if !user.store().accounts().set_password(user.viewer(), user.session.id, &verified.hash, &hash).await? {
         return Err(ConsoleError::SignedOut);
     }
     user.redirect_with_message("/account", "The password was changed. All your other sessions were signed out.")
 }
 
 pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    found(user.store().end_session(user.viewer(), parse_id(id)?).await?)?;
+    found(user.store().sessions().end(user.viewer(), parse_id(id)?).await?)?;
     user.redirect_with_message("/account", "The session was signed out.")
 }
 
 pub(crate) async fn end_other_sessions(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
-    let ended = user.store().end_other_sessions(user.viewer(), user.session.id).await?;
+    let ended = user.store().sessions().end_others(user.viewer(), user.session.id).await?;
     let sessions = format::count(ended as u64, "other session");
     user.redirect_with_message("/account", &format!("Signed out {sessions}."))
 }

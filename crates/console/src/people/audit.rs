@@ -37,7 +37,7 @@ async fn next(
     count: usize,
 ) -> Result<History<AuditRecord, u64>, StoreError> {
     query.limit = count as u32 + 1;
-    let AuditPage { records, searched_to } = store.audit(admin, query).await?;
+    let AuditPage { records, searched_to } = store.audit_log().search(admin, query).await?;
     let history = History::new(records, count, searched_to, |line| line.number);
     query.before = history.next.or(query.before);
     Ok(history)

@@ -45,6 +45,6 @@ pub(crate) async fn find_by_email(user: &SignedIn<'_>, email: &str) -> ConsoleRe
 }
 
 async fn find(user: &SignedIn<'_>, is_wanted: impl Fn(&Account) -> bool) -> ConsoleResult<Account> {
-    let accounts = user.store().accounts(user.admin()?).await?;
+    let accounts = user.store().accounts().list(user.admin()?).await?;
     accounts.into_iter().find(is_wanted).ok_or(ConsoleError::NotFound)
 }

@@ -15,9 +15,9 @@ pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
 }
 
 async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> ConsoleResult {
-    let keys = user.store().count_active_keys(user.admin()?, account.id).await?;
-    let factors = user.store().second_factors(account.id).await?;
-    let sessions = user.store().sessions_of(user.admin()?, account.id).await?;
+    let keys = user.store().accounts().count_active_keys(user.admin()?, account.id).await?;
+    let factors = user.store().second_factors().of(account.id).await?;
+    let sessions = user.store().sessions().list_of(user.admin()?, account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
     let content = html! {
         (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
@@ -148,7 +148,7 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
     let saved = match parse_profile(form) {
-        Ok((name, email)) => user.store().set_profile(user.admin()?, account.id, &name, &email).await,
+        Ok((name, email)) => user.store().accounts().set_profile(user.admin()?, account.id, &name, &email).await,
         Err(text) => return page_with(user, &account, &form.refused(Refusal::invalid(text))).await,
     };
     match saved {
@@ -164,7 +164,7 @@ fn parse_profile(form: &Form) -> Result<(PersonName, Email), String> {
 
 pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let role: Role = form.get("role").parse().map_err(|_| ConsoleError::Unreadable)?;
-    let changed = user.store().set_role(user.admin()?, parse_id(id)?, role).await?;
+    let changed = user.store().accounts().set_role(user.admin()?, parse_id(id)?, role).await?;
     let role = match role {
         Role::Admin => "an admin",
         Role::Developer => "a developer",
@@ -175,7 +175,7 @@ pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> Cons
 
 pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let access = Access::Disabled { revokes_keys: form.has("revoke-keys") };
-    let changed = user.store().set_access(user.admin()?, parse_id(id)?, access).await?;
+    let changed = user.store().accounts().set_access(user.admin()?, parse_id(id)?, access).await?;
     let keys = match changed.revoked_keys {
         0 => String::new(),
         count => format!(" Revoked {}.", format::count(count, "key")),
@@ -185,7 +185,7 @@ pub(crate) async fn disable(user: &SignedIn<'_>, id: &str, form: &Form) -> Conso
 }
 
 pub(crate) async fn enable(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
-    let account = user.store().set_access(user.admin()?, parse_id(id)?, Access::Enabled).await?.account;
+    let account = user.store().accounts().set_access(user.admin()?, parse_id(id)?, Access::Enabled).await?.account;
     user.redirect_with_message(&path(account.id), &format!("{} can sign in again.", account.name))
 }
 
@@ -200,27 +200,27 @@ fn revoked_links(count: usize) -> String {
 
 pub(crate) async fn sign_out(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
-    let ended = user.store().end_sessions_of(user.admin()?, account.id).await?;
+    let ended = user.store().accounts().end_sessions(user.admin()?, account.id).await?;
     let message = format!("Signed {} out of {}.", account.name, format::count(ended, "session"));
     user.redirect_with_message(&path(account.id), &message)
 }
 
 pub(crate) async fn end_session(user: &SignedIn<'_>, id: &str, session: &str, _form: &Form) -> ConsoleResult {
     let account: AccountId = parse_id(id)?;
-    found(user.store().end_session_of(user.admin()?, account, parse_id(session)?).await?)?;
+    found(user.store().accounts().end_session(user.admin()?, account, parse_id(session)?).await?)?;
     user.redirect_with_message(&path(account), "The session was signed out.")
 }
 
 pub(crate) async fn remove_second_factors(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
-    user.store().reset_second_factors(user.admin()?, account.id).await?;
+    user.store().second_factors().reset(user.admin()?, account.id).await?;
     let message = format!("Removed the second factors of {} and ended all sessions.", account.name);
     user.redirect_with_message(&path(account.id), &message)
 }
 
 pub(crate) async fn revoke_keys(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
-    let revoked = user.store().revoke_keys_of(user.admin()?, account.id).await?;
+    let revoked = user.store().accounts().revoke_keys(user.admin()?, account.id).await?;
     let message = format!("Revoked {} of {}.", format::count(revoked, "key"), account.name);
     user.redirect_with_message(&path(account.id), &message)
 }
@@ -231,7 +231,7 @@ pub(crate) async fn delete(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
         let refusal = Refusal::invalid("The e-mail address does not match. Nothing was deleted.");
         return page_with(user, &account, &form.refused(refusal)).await;
     }
-    let revoked = user.store().delete_account(user.admin()?, account.id).await?;
+    let revoked = user.store().accounts().delete(user.admin()?, account.id).await?;
     let message = format!("Deleted {} and revoked {}.", account.name, format::count(revoked, "key"));
     user.redirect_with_message("/team", &message)
 }

@@ -38,13 +38,13 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
 /// The page with a notice on top.
 async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> ConsoleResult {
     let admin = user.admin()?;
-    let accounts = user.store().accounts(admin).await?;
-    let links = user.store().links(admin).await?;
-    let deleted = user.store().deleted_people(admin).await?;
+    let accounts = user.store().accounts().list(admin).await?;
+    let links = user.store().links().list(admin).await?;
+    let deleted = user.store().provider_accounts().deleted_people(admin).await?;
     // Without passwords, accounts come from the identity provider.
     let passwords = user.console.settings.passwords;
-    let is_required = user.store().is_second_factor_required().await?;
-    let without_factor = user.store().accounts_without_second_factor(admin).await?;
+    let is_required = user.store().second_factors().is_required().await?;
+    let without_factor = user.store().second_factors().accounts_without(admin).await?;
     let content = html! {
         (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
@@ -98,7 +98,7 @@ fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
 
 pub(crate) async fn allow_return(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id: AccountId = parse_id(id)?;
-    let email = user.store().allow_return(user.admin()?, id).await?;
+    let email = user.store().provider_accounts().allow_return(user.admin()?, id).await?;
     user.redirect_with_message("/team", &format!("{email} can return with a new account."))
 }
 
@@ -254,20 +254,20 @@ pub(crate) async fn invite(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).map_or(7, |(.., days)| *days);
     let note: String =
         form.get("note").chars().filter(|character| !character.is_control()).take(MAX_NOTE_CHARS).collect();
-    let token = user.store().invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
+    let token = user.store().links().invite(admin, role, &note, Duration::from_secs(days * 86_400)).await?;
     page_with_link(user, &format!("Created an invitation for {note} as {role}."), &token).await
 }
 
 pub(crate) async fn reset(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     user.console.require_passwords()?;
     let account = find_by_id(user, id).await?;
-    let token = user.store().create_reset_link(user.admin()?, &account.email).await?;
+    let token = user.store().links().create_reset(user.admin()?, &account.email).await?;
     page_with_link(user, &format!("Created a password reset link for {}.", account.name), &token).await
 }
 
 pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let is_required = form.get("required") == "yes";
-    user.store().require_second_factor(user.admin()?, is_required).await?;
+    user.store().second_factors().require(user.admin()?, is_required).await?;
     let message = match is_required {
         true => "A second factor is now required. People without one set it up on the next page that they open.",
         false => "Second factors are now optional.",
@@ -277,6 +277,6 @@ pub(crate) async fn require_second_factor(user: &SignedIn<'_>, form: &Form) -> C
 
 pub(crate) async fn withdraw(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {
     let id: LinkId = parse_id(id)?;
-    found(user.store().revoke_link(user.admin()?, id).await?)?;
+    found(user.store().links().revoke(user.admin()?, id).await?)?;
     user.redirect_with_message("/team", "The link was revoked.")
 }

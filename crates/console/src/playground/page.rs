@@ -141,6 +141,6 @@ fn code(base_url: &str) -> Markup {
 }
 
 pub(crate) async fn complete(user: &SignedIn<'_>, worker: &api::Worker, body: Bytes) -> ConsoleResult {
-    let caller = user.store().playground_caller(user.viewer()).await?.ok_or(ConsoleError::NotAllowed)?;
+    let caller = user.store().keys().playground_caller(user.viewer()).await?.ok_or(ConsoleError::NotAllowed)?;
     Ok(ConsoleResponse::from_api(api::handle_playground(worker, caller, body).await))
 }

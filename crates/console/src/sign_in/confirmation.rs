@@ -24,7 +24,7 @@ pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> Conso
         Ok(verified) => verified,
         Err(refusal) => return page(user, path, form, Some(refusal)).await.map(Some),
     };
-    match user.store().confirm_with_password(user.viewer(), &verified.hash).await? {
+    match user.store().sign_ins().confirm_with_password(user.viewer(), &verified.hash).await? {
         true => Ok(None),
         false => Err(ConsoleError::SignedOut),
     }
@@ -33,8 +33,9 @@ pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> Conso
 /// The confirmation page for a form that was posted to `path`.
 pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, refusal: Option<Refusal>) -> ConsoleResult {
     let (account, store) = (user.account()?, user.store());
-    let has_password = user.console.settings.passwords && store.password(user.viewer()).await?.is_some();
-    let has_passkeys = user.console.passkeys.is_some() && !store.second_factors(account.id).await?.passkeys.is_empty();
+    let has_password = user.console.settings.passwords && store.accounts().password(user.viewer()).await?.is_some();
+    let has_passkeys =
+        user.console.passkeys.is_some() && !store.second_factors().of(account.id).await?.passkeys.is_empty();
     // Forms are posted to the path of their page plus one segment.
     let page = path.rsplit_once('/').map_or("/", |(page, _)| page);
     let content = html! {
@@ -94,7 +95,7 @@ pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleR
     let used = passkeys::verify(user.console, &passkeys::parse(body)?).await?;
     let used = used.filter(|(owner, _)| *owner == account.id);
     let is_confirmed = match used {
-        Some((_, used)) => user.store().confirm_with_passkey(user.viewer(), &used).await?,
+        Some((_, used)) => user.store().sign_ins().confirm_with_passkey(user.viewer(), &used).await?,
         None => false,
     };
     if !is_confirmed {

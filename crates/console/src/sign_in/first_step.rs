@@ -112,7 +112,7 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         }
     };
     let credentials = match &email {
-        Some(email) => console.store.credentials(email).await?,
+        Some(email) => console.store.accounts().credentials(email).await?,
         None => None,
     };
     let hash = credentials.as_ref().map(|found| found.password.clone());
@@ -124,7 +124,7 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
         }
         (Some(found), _) => {
             let proof = Proof::Password(&found.password);
-            let session = match console.store.begin_session(found.account, &request.origin(), proof).await {
+            let session = match console.store.sessions().begin(found.account, &request.origin(), proof).await {
                 Ok(session) => session,
                 Err(SignInError::Store(error)) => return Err(error.into()),
                 Err(_) => return refused(Refusal::new(StatusCode::CONFLICT, OUTDATED)),
@@ -159,7 +159,7 @@ pub(crate) fn local_path(target: &str) -> &str {
 }
 
 pub(crate) async fn sign_out(user: &SignedIn<'_>, _form: &Form) -> ConsoleResult {
-    user.store().end_session(user.viewer(), user.session.id).await?;
+    user.store().sessions().end(user.viewer(), user.session.id).await?;
     let at_provider = match user.session.method {
         SignInMethod::Provider => provider::sign_out_url(user).await,
         _ => None,

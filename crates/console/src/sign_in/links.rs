@@ -20,7 +20,7 @@ pub(crate) async fn page(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult {
 
 async fn find_link(visitor: &Anonymous<'_>, link: &str) -> ConsoleResult<Option<(Token, Link)>> {
     let Some(token) = Token::parse(link) else { return Ok(None) };
-    let found = visitor.console.store.link(&token).await?;
+    let found = visitor.console.store.links().find(&token).await?;
     Ok(found.map(|found| (token, found)))
 }
 
@@ -99,7 +99,7 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
     let hash = async |password| console.passwords.hash(&attempt, password).await.ok_or(ConsoleError::Internal);
     let (changed, hash) = if let LinkPurpose::Reset(_) = found.purpose {
         let hash = hash(password).await?;
-        (console.store.reset_password(&token, &hash, &address).await, hash)
+        (console.store.links().reset_password(&token, &hash, &address).await, hash)
     } else {
         let name = match PersonName::parse(form.get("name")) {
             Ok(name) => name,
@@ -109,10 +109,10 @@ pub(crate) async fn use_link(visitor: Anonymous<'_>, link: &str, request: &mut C
             return invalid("This is not a valid e-mail address.");
         };
         let new = NewAccount { email, name, password: hash(password).await? };
-        (console.store.use_link(&token, &new, &address).await, new.password)
+        (console.store.links().use_link(&token, &new, &address).await, new.password)
     };
     match changed {
-        Ok(account) => match console.store.begin_session(account, &request.origin(), Proof::Password(&hash)).await {
+        Ok(account) => match console.store.sessions().begin(account, &request.origin(), Proof::Password(&hash)).await {
             Ok(session) => {
                 Ok(console.signed_in(console.redirect_with_message("/", "Welcome! You are signed in."), &session))
             }

@@ -58,7 +58,7 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     if let Err(refusal) = check_password(user, &given.password).await? {
         return refused(&refusal);
     }
-    let factors = user.store().second_factors(account.id).await?;
+    let factors = user.store().second_factors().of(account.id).await?;
     if factors.passkeys.len() >= MAX_PASSKEYS {
         let text = "An account can have at most ten passkeys. Remove one first.";
         return refused(&Refusal::new(StatusCode::CONFLICT, text));
@@ -78,7 +78,7 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     }
     let purpose = ChallengePurpose::AddPasskey;
     let state = serde_json::to_string(&state).map_err(internal)?;
-    let token = user.store().create_challenge(purpose, account.id, &state).await?;
+    let token = user.store().sign_ins().create_challenge(purpose, account.id, &state).await?;
     challenge(token.reveal(), &options)
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
     let account = user.account()?;
     let given: NewPasskey = parse(body)?;
     let state = match Token::parse(&given.token) {
-        Some(token) => user.store().take_challenge(ChallengePurpose::AddPasskey, &token).await?,
+        Some(token) => user.store().sign_ins().take_challenge(ChallengePurpose::AddPasskey, &token).await?,
         None => None,
     };
     let state = state.filter(|challenge| challenge.account == account.id);
@@ -104,7 +104,7 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
     let name = if shown.is_empty() { "Passkey" } else { &shown };
     let credential = serde_json::to_string(&passkey).map_err(internal)?;
     let id = id_text(passkey.cred_id());
-    match user.store().add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
+    match user.store().second_factors().add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
         true => located("/account/second-factor"),
         false => refused(&Refusal::new(StatusCode::CONFLICT, "This passkey is already in use.")),
     }
@@ -114,7 +114,7 @@ pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
     if let Err(refusal) = check_password(user, form.raw("password")).await? {
         return second_factor::page_with(user, &form.refused(refusal)).await;
     }
-    found(user.store().remove_passkey(user.viewer(), id).await?)?;
+    found(user.store().second_factors().remove_passkey(user.viewer(), id).await?)?;
     user.redirect_with_message("/account/second-factor", "The passkey was removed.")
 }
 
@@ -133,7 +133,7 @@ pub(crate) async fn begin_use(console: &Console) -> ConsoleResult {
     let (options, state) = console.passkeys()?.start_discoverable_authentication().map_err(internal)?;
     let state = serde_json::to_string(&state).map_err(internal)?;
     let expires_at = console.store.now() + SIGN_IN_LIFETIME;
-    let token = seal(&console.store.sign_in_secret().await?, &expires_at.as_millis().to_string(), &state);
+    let token = seal(&console.store.sign_ins().sign_in_secret().await?, &expires_at.as_millis().to_string(), &state);
     challenge(&token, &options)
 }
 
@@ -146,7 +146,7 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
     };
     let session = match verify(console, &given).await? {
         Some((account, used)) => {
-            match console.store.begin_session(account, &request.origin(), Proof::Passkey(&used)).await {
+            match console.store.sessions().begin(account, &request.origin(), Proof::Passkey(&used)).await {
                 Ok(session) => Some(session),
                 Err(SignInError::Store(error)) => return Err(error.into()),
                 Err(_) => None,
@@ -157,7 +157,8 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
     let Some(session) = session else {
         attempt.failed().await?;
         console.count_sign_in(SignInOutcome::Failed);
-        let owner = console.store.passkey_owner(&id_text(given.credential.get_credential_id())).await?;
+        let owner =
+            console.store.second_factors().passkey_owner(&id_text(given.credential.get_credential_id())).await?;
         console.wrong_passwords.add(PasswordTry::Passkey, owner, request.client);
         return refused(&Refusal::new(StatusCode::UNAUTHORIZED, NOT_ACCEPTED));
     };
@@ -172,9 +173,9 @@ pub(crate) async fn verify(
     given: &UsedCredential,
 ) -> ConsoleResult<Option<(AccountId, UsedPasskey)>> {
     let passkeys = console.passkeys()?;
-    let state = unseal(&console.store.sign_in_secret().await?, &given.token, console.store.now());
+    let state = unseal(&console.store.sign_ins().sign_in_secret().await?, &given.token, console.store.now());
     let state = state.and_then(|state| serde_json::from_str::<DiscoverableAuthentication>(state).ok());
-    let known = console.store.passkey(&id_text(given.credential.get_credential_id())).await?;
+    let known = console.store.second_factors().passkey(&id_text(given.credential.get_credential_id())).await?;
     let (Some(state), Some(known)) = (state, known) else { return Ok(None) };
     let mut passkey: Passkey = serde_json::from_str(&known.credential).map_err(internal)?;
     match passkeys.finish_discoverable_authentication_v2(&given.credential, state, &passkey) {

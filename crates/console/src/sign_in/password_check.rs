@@ -22,7 +22,7 @@ pub(crate) async fn check_password<'a>(
         Ok(attempt) => attempt,
         Err(refusal) => return Ok(Err(refusal.into())),
     };
-    let current = user.store().password(user.viewer()).await?;
+    let current = user.store().accounts().password(user.viewer()).await?;
     let is_right = user.console.passwords.verify(&attempt, typed, current.clone()).await;
     if let Some(hash) = current.filter(|_| is_right) {
         return Ok(Ok(VerifiedPassword { attempt, hash }));

@@ -100,7 +100,7 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
         }
     };
     let (email, refusal) = match provided_person(provider, person) {
-        Ok(person) => match console.store.sign_in_provided(&person, &request.origin()).await {
+        Ok(person) => match console.store.provider_accounts().sign_in(&person, &request.origin()).await {
             Ok(session) => {
                 console.count_sign_in(SignInOutcome::Succeeded);
                 return Ok(console.set_session_cookie(ConsoleResponse::redirect(attempt.next), &session.token));
@@ -110,7 +110,7 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
         Err(NotAdmitted { subject, email, refusal }) => {
             // A person who is no longer admitted also loses earlier sessions.
             let (issuer, address) = (provider.client.issuer(), request.client.to_string());
-            console.store.end_provided_sessions(issuer, Some(&subject), None, &address).await?;
+            console.store.provider_accounts().end_sessions(issuer, Some(&subject), None, &address).await?;
             (email, refusal)
         }
     };
@@ -221,7 +221,7 @@ async fn end_sessions(console: &Console, body: &[u8], address: IpAddr) -> Consol
             let address = address.to_string();
             let (issuer, subject, session) =
                 (provider.client.issuer(), ended.subject.as_deref(), ended.session.as_deref());
-            console.store.end_provided_sessions(issuer, subject, session, &address).await?;
+            console.store.provider_accounts().end_sessions(issuer, subject, session, &address).await?;
             Ok(ConsoleResponse::json("{}".into()))
         }
         Err(error) => {

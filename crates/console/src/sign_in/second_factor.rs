@@ -19,8 +19,8 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 /// Only for people with a password in this console.
 async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
     user.console.require_passwords()?;
-    user.store().password(user.viewer()).await?.ok_or(ConsoleError::NotFound)?;
-    Ok(user.store().second_factors(user.account()?.id).await?)
+    user.store().accounts().password(user.viewer()).await?.ok_or(ConsoleError::NotFound)?;
+    Ok(user.store().second_factors().of(user.account()?.id).await?)
 }
 
 pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
@@ -180,7 +180,7 @@ pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     };
     let codes = RecoveryCode::generate_all()?;
     let (store, session) = (user.store(), user.session.id);
-    match store.set_authenticator_app(user.viewer(), session, &key.text(), step, &codes).await? {
+    match store.second_factors().set_authenticator_app(user.viewer(), session, &key.text(), step, &codes).await? {
         true => Ok(codes_page(user, &codes, "The authenticator app was added.")),
         false => user.redirect_with_message(PATH, "The authenticator app was added."),
     }
@@ -191,7 +191,7 @@ pub(crate) async fn remove_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResul
     if let Err(refusal) = check_password(user, form.raw("password")).await? {
         return page_with(user, &form.refused(refusal)).await;
     }
-    found(user.store().remove_authenticator_app(user.viewer()).await?)?;
+    found(user.store().second_factors().remove_authenticator_app(user.viewer()).await?)?;
     user.redirect_with_message(PATH, "The authenticator app was removed.")
 }
 
@@ -201,7 +201,7 @@ pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleRes
         return page_with(user, &form.refused(refusal)).await;
     }
     let codes = RecoveryCode::generate_all()?;
-    user.store().set_recovery_codes(user.viewer(), &codes).await?;
+    user.store().second_factors().set_recovery_codes(user.viewer(), &codes).await?;
     Ok(codes_page(user, &codes, "Recovery codes were created."))
 }
 

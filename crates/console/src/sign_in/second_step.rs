@@ -23,7 +23,7 @@ pub(crate) async fn begin(visitor: &Anonymous<'_>, verified: &Credentials, email
     let console = visitor.console;
     // An e-mail address has no line breaks.
     let body = format!("{email}\n{}", local_path(next));
-    match console.store.begin_second_step(verified, &body).await? {
+    match console.store.sign_ins().begin_second_step(verified, &body).await? {
         Some(token) => {
             let response = ConsoleResponse::redirect("/sign-in/second-factor");
             Ok(console.set_cookie(response, Cookie::SecondFactor, token.reveal(), COOKIE_SECONDS))
@@ -64,7 +64,7 @@ pub(crate) async fn sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest
     console.require_passwords()?;
     let token = console.cookie(request, Cookie::SecondFactor).and_then(Token::parse);
     let challenge = match &token {
-        Some(token) => console.store.challenge(ChallengePurpose::SecondFactor, token).await?,
+        Some(token) => console.store.sign_ins().challenge(ChallengePurpose::SecondFactor, token).await?,
         None => None,
     };
     let (Some(token), Some(Challenge { account, body })) = (token, challenge) else { return Ok(too_late(console)) };
@@ -117,13 +117,13 @@ async fn check_code(
 ) -> ConsoleResult<Checked> {
     let store = &console.store;
     let recovery = RecoveryCode::parse(typed);
-    match store.count_code(challenge, recovery.is_none()).await? {
+    match store.sign_ins().count_code(challenge, recovery.is_none()).await? {
         CodeTry::Counted => {}
         CodeTry::ChallengeGone => return Ok(Checked::TooLate),
         CodeTry::TooManyWrong => return Ok(Checked::TooManyWrong),
     }
     let app = match &recovery {
-        None => store.authenticator_app(account).await?,
+        None => store.second_factors().authenticator_app(account).await?,
         Some(_) => None,
     };
     let app_code = app.as_ref().and_then(|app| {
@@ -131,7 +131,7 @@ async fn check_code(
         Some(SecondFactorCode::App { key: &app.key, step })
     });
     let Some(code) = recovery.as_ref().map(SecondFactorCode::Recovery).or(app_code) else { return Ok(Checked::Wrong) };
-    match store.begin_session(account, &request.origin(), Proof::Code { challenge, code }).await {
+    match store.sessions().begin(account, &request.origin(), Proof::Code { challenge, code }).await {
         Ok(session) => Ok(Checked::Right(session)),
         Err(SignInError::WrongCode) => Ok(Checked::Wrong),
         Err(SignInError::Outdated) => Ok(Checked::TooLate),

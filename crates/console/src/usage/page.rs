@@ -55,7 +55,7 @@ async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Result<Usage
         id => user.admin().and_then(|_| parse_id(id).map(Some))?,
     };
     let query_for = |period, group| UsageQuery { period, key, step: range.step, person, group };
-    let read = async |query| user.store().usage(user.viewer(), &query).await?.ok_or(ConsoleError::NotFound);
+    let read = async |query| user.store().usage().report(user.viewer(), &query).await?.ok_or(ConsoleError::NotFound);
     let report = read(query_for(range.period, group.grouping())).await?;
     let previous = read(query_for(range.previous, None)).await?;
     let phase = Phase::ALL.into_iter().find(|phase| phase.as_str() == query.get("phase")).unwrap_or(Phase::Total);
@@ -65,7 +65,7 @@ async fn load(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Result<Usage
 pub(crate) async fn last_day(user: &SignedIn<'_>) -> ConsoleResult<UsageReport> {
     let period = Period::since(now().saturating_sub(Duration::from_secs(86_400)));
     let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: None };
-    Ok(user.store().usage(user.viewer(), &query).await?.unwrap_or_default())
+    Ok(user.store().usage().report(user.viewer(), &query).await?.unwrap_or_default())
 }
 
 /// The report of the page, as a file.
@@ -175,11 +175,11 @@ async fn chips(user: &SignedIn<'_>, query: &Fields, view: &UsageView) -> Console
     let query = query.without(&["page"]);
     let mut chips = Vec::new();
     if let Some(key) = view.key {
-        let key = user.store().key(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?;
+        let key = user.store().keys().find(user.viewer(), key).await?.ok_or(ConsoleError::NotFound)?;
         chips.push(("key", html! { "Key " strong { (key.name) } " " code { (key.id) } }, " all keys"));
     }
     if let Some(person) = view.person {
-        let accounts = user.store().accounts(user.admin()?).await?;
+        let accounts = user.store().accounts().list(user.admin()?).await?;
         let found = accounts.iter().find(|account| account.id == person);
         let (name, email) = found.map_or(("Deleted", ""), |account| (&account.name, account.email.as_str()));
         chips.push(("person", html! { "Person " strong { (name) } " " (email) }, " everyone"));

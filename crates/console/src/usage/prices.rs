@@ -14,7 +14,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 
 async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     user.admin()?;
-    let prices = user.store().prices(user.viewer()).await?;
+    let prices = user.store().prices().list(user.viewer()).await?;
     let content = html! {
         (heading("Prices", html! { a.button href="/usage?range=30d&group=project" { "Usage" } }))
         p.quiet {
@@ -97,7 +97,7 @@ pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let refusal = match parse(form) {
         Err(text) => Refusal::invalid(text),
         Ok((project, price, currency)) => {
-            match user.store().set_price(admin, project.as_ref(), price, currency).await {
+            match user.store().prices().set(admin, project.as_ref(), price, currency).await {
                 Ok(_) => return user.redirect_with_message("/prices", "The price was set."),
                 Err(error) => Refusal::from_conflict(error)?,
             }
@@ -119,6 +119,6 @@ fn parse(form: &Form) -> Result<(Option<Project>, Price, Option<Currency>), Stri
 
 pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let project = Project::parse_optional(form.get("project")).map_err(|_| ConsoleError::Unreadable)?;
-    found(user.store().remove_price(user.admin()?, project.as_ref()).await?)?;
+    found(user.store().prices().remove(user.admin()?, project.as_ref()).await?)?;
     user.redirect_with_message("/prices", "The price was removed.")
 }

@@ -76,14 +76,14 @@ impl Filter {
             Self::Matching(query) => query,
             Self::One(id) => {
                 let row = match id.take() {
-                    Some(id) => store.request(viewer, id).await?,
+                    Some(id) => store.usage().request(viewer, id).await?,
                     None => None,
                 };
                 return Ok(History { rows: row.into_iter().collect(), next: None, is_cut: false });
             }
         };
         query.limit = count as u32 + 1;
-        let RequestPage { rows, searched_to } = store.search_requests(viewer, query).await?;
+        let RequestPage { rows, searched_to } = store.usage().search_requests(viewer, query).await?;
         let history = History::new(rows, count, searched_to, |row| row.request_id);
         query.before = history.next.or(query.before);
         Ok(history)
@@ -170,7 +170,7 @@ fn nothing(kept: &Fields, next: Option<RequestId>) -> Markup {
 
 async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
     let people = match user.viewer().admin() {
-        Some(admin) => user.store().accounts(admin).await?,
+        Some(admin) => user.store().accounts().list(admin).await?,
         None => Vec::new(),
     };
     Ok(html! {
@@ -231,7 +231,7 @@ fn outcome(row: &RecordedRequest) -> Markup {
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let id: RequestId = parse_id(id)?;
-    let row = user.store().request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
+    let row = user.store().usage().request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
     let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
     let content = html! {
         (heading("Request", html! { a.button href="/requests" { "All requests" } }))

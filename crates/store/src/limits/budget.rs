@@ -2,30 +2,8 @@
 
 use chat::Timestamp;
 
-use super::kind::{BudgetUnit, Limit, LimitKind};
-use super::spending::{BudgetPeriod, Spending};
-
-/// A tokens or requests budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
-    pub unit: BudgetUnit,
-    pub period: BudgetPeriod,
-    pub amount: u64,
-}
-
-impl Budget {
-    pub fn kind(&self) -> LimitKind {
-        LimitKind::Budget(self.unit, self.period)
-    }
-
-    /// The one of the two numbers that this budget counts.
-    pub(crate) fn units(&self, requests: u64, tokens: u64) -> u64 {
-        match self.unit {
-            BudgetUnit::Tokens => tokens,
-            BudgetUnit::Requests => requests,
-        }
-    }
-}
+use crate::limits::spending::Spending;
+use crate::values::{Budget, Limit};
 
 /// A limit and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +45,7 @@ impl BudgetUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::{BudgetPeriod, BudgetUnit};
 
     #[test]
     fn a_forecast_extrapolates_once_enough_of_the_period_has_passed() {

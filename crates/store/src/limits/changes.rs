@@ -4,104 +4,76 @@
 //! every replica. The transaction that adds a scope's first budget sums up what the scope has spent, while no row can be
 //! committed; every later commit adds to the sum.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use chat::{KeyId, Timestamp};
 
-use super::budget::{BudgetUse, LimitUse};
-use super::kind::{Limit, LimitKind};
-use super::spending::{BudgetPeriod, RecordedSpending, ScopeRange, Spending};
-use super::table::{CallerLimits, LimitTable};
-use crate::accounts::AccountError;
-use crate::audit_action::{AuditAction, AuditSubject};
-use crate::keys::Caller;
-use crate::rollup::{Figures, Measured};
-use crate::scope::Scope;
-use crate::snapshot::Snapshot;
-use crate::sql::{Connection, Row, Transaction, params};
-use crate::unfolded::unfolded_sums;
-use crate::viewer::Viewer;
-use crate::{Admin, Store, StoreError};
+use crate::StoreError;
+use crate::audit::action::{AuditAction, AuditSubject};
+use crate::database::snapshot::Snapshot;
+use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::identity::accounts::AccountError;
+use crate::limits::budget::{BudgetUse, LimitUse};
+use crate::limits::in_force::Limits;
+use crate::limits::spending::{RecordedSpending, ScopeRange, Spending};
+use crate::usage::rollup::{Figures, Measured};
+use crate::usage::unfolded::unfolded_sums;
+use crate::values::{Admin, BudgetPeriod, Limit, LimitKind, Scope, Viewer};
 
-impl Store {
-    /// The limits of a caller, at least as new as when the key was looked up.
-    pub(super) async fn limits_of(&self, caller: &Caller) -> Result<CallerLimits, StoreError> {
-        let current = || Some(self.limits.read().clone()).filter(|known| known.version == caller.limits_version());
-        let known = match current() {
-            Some(known) => known,
-            None => {
-                let _once = self.loading_limits.lock().await;
-                match current() {
-                    Some(known) => known,
-                    None => self.load_limits().await?,
-                }
-            }
-        };
-        Ok(known.limits_of(caller.key(), caller.owner()))
-    }
-
-    async fn load_limits(&self) -> Result<Arc<LimitTable>, StoreError> {
-        let mut connection = self.connection().await?;
-        // The version first: limits that change in between are then loaded again.
-        let version = connection.query_value(LIMITS_VERSION, &[]).await?;
-        let limits = connection.query("SELECT scope, kind, amount FROM limits", &[], limit).await?;
-        let loaded = Arc::new(LimitTable::new(version, limits));
-        *self.limits.write() = loaded.clone();
-        Ok(loaded)
-    }
-
+impl Limits<'_> {
     /// Sets or replaces a limit; `false` if there is no such key or person.
-    pub async fn set_limit(&self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
-        self.change(admin.0, async |transaction| {
-            let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
-            if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
-                count_recorded(transaction, limit.scope).await?;
-            }
-            let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
+    pub async fn set(self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
+        self.0
+            .change(admin.0, async |transaction| {
+                let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
+                if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
+                    count_recorded(transaction, limit.scope).await?;
+                }
+                let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
                 ON CONFLICT (scope, kind) DO UPDATE SET amount = excluded.amount";
-            let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
-            transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
-            let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
-            note_change(transaction, admin, action, &subject).await?;
-            Ok(true)
-        })
-        .await
+                let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
+                transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
+                let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
+                note_change(transaction, admin, action, &subject).await?;
+                Ok(true)
+            })
+            .await
     }
 
     /// `false` if there is none.
-    pub async fn remove_limit(&self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
-        self.change(admin.0, async |transaction| {
-            let text = scope.to_string();
-            let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
-            if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
-                return Ok(false);
-            }
-            let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
-            note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
-            Ok(true)
-        })
-        .await
+    pub async fn remove(self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
+        self.0
+            .change(admin.0, async |transaction| {
+                let text = scope.to_string();
+                let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
+                if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
+                    return Ok(false);
+                }
+                let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
+                note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
+                Ok(true)
+            })
+            .await
     }
 
     /// The limits that a viewer may see, with their use. An administrator sees all. Others see their own, those of their
     /// keys, and those of each person and of everyone.
-    pub async fn list_limits(&self, viewer: &Viewer) -> Result<Vec<LimitUse>, StoreError> {
+    pub async fn list(self, viewer: &Viewer) -> Result<Vec<LimitUse>, StoreError> {
         let visible = "$1 IS NULL OR limits.scope IN ('', '@') OR limits.scope = '@' || $1
             OR limits.scope IN (SELECT id FROM keys WHERE owner = $1)";
-        self.limits_where(viewer, visible).await
+        self.list_where(viewer, visible).await
     }
 
     /// The limits of a key that the viewer may see.
-    pub async fn limits_of_key(&self, viewer: &Viewer, key: KeyId) -> Result<Vec<LimitUse>, StoreError> {
-        match self.key(viewer, key).await? {
-            Some(_) => self.limits_where(viewer, &format!("limits.scope = '{key}'")).await,
+    pub async fn of_key(self, viewer: &Viewer, key: KeyId) -> Result<Vec<LimitUse>, StoreError> {
+        match self.0.keys().find(viewer, key).await? {
+            Some(_) => self.list_where(viewer, &format!("limits.scope = '{key}'")).await,
             None => Ok(Vec::new()),
         }
     }
 
-    async fn limits_where(&self, viewer: &Viewer, condition: &str) -> Result<Vec<LimitUse>, StoreError> {
-        let now = self.now();
+    async fn list_where(self, viewer: &Viewer, condition: &str) -> Result<Vec<LimitUse>, StoreError> {
+        let now = self.0.now();
         let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
         let select = format!(
             "SELECT limits.scope, kind, amount, CAST(coalesce(sum(requests), 0) AS bigint),
@@ -119,7 +91,7 @@ impl Store {
             let budget = limit.budget().filter(|_| !covers_many).map(|budget| BudgetUse::new(budget, spent, now));
             Ok(LimitUse { limit, budget })
         };
-        self.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
+        self.0.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
     }
 }
 
@@ -139,7 +111,7 @@ pub(crate) async fn count_up(transaction: &mut Transaction<'_>) -> Result<(), St
     transaction.execute("UPDATE limits_version SET version = $1", params![version]).await.map(drop)
 }
 
-fn limit(row: &Row<'_>) -> Result<Limit, StoreError> {
+pub(super) fn limit(row: &Row<'_>) -> Result<Limit, StoreError> {
     let kind = row.get::<String>(1)?.parse().map_err(|_| StoreError::Corrupt("limit"))?;
     Ok(Limit { scope: row.get::<String>(0)?.parse()?, kind, amount: row.get(2)? })
 }

@@ -7,11 +7,10 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::state::{Refusal, Reservation, State};
-use super::table::CallerLimits;
-use crate::clock::StoreClock;
-use crate::keys::Caller;
-use crate::{Backend, Store, StoreError};
+use crate::StoreError;
+use crate::database::clock::StoreClock;
+use crate::limits::state::{Refusal, Reservation, State};
+use crate::limits::table::CallerLimits;
 
 /// Why a request gets no permit.
 #[derive(Debug, thiserror::Error)]
@@ -78,27 +77,5 @@ impl Drop for Permit {
                 let _ = task.send(Reserve::Release(release)); // without the task, no request is served
             }
         }
-    }
-}
-
-impl Store {
-    /// Reserves one request and at most `tokens`. `None` for a caller without limits.
-    pub async fn reserve(
-        &self,
-        caller: &Caller,
-        request: RequestId,
-        tokens: u64,
-    ) -> Result<Option<Permit>, ReserveError> {
-        let limits = self.limits_of(caller).await?;
-        if limits.is_empty() {
-            return Ok(None);
-        }
-        let reservation = Reservation { request, key: caller.key(), owner: caller.owner(), tokens };
-        let permit = match &self.backend {
-            Backend::Sqlite(backend) => backend.reserve(reservation, &limits, &self.clock)?,
-            // Boxed, because this large future would be part of every request's future.
-            Backend::Postgres(backend) => Box::pin(backend.reserve(reservation, limits)).await?,
-        };
-        Ok(Some(permit))
     }
 }

@@ -7,13 +7,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use chat::{KeyId, RequestId, Timestamp};
-use jiff::Zoned;
-use jiff::tz::TimeZone;
 
-use crate::id::AccountId;
-use crate::latency::{Latencies, Phase};
-use crate::rollup::{Figures, Rollups};
-use crate::scope::Scope;
+use crate::usage::latency::{Latencies, Phase};
+use crate::usage::rollup::{Figures, Rollups};
+use crate::values::{AccountId, BudgetPeriod, Scope};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spending {
@@ -54,54 +51,6 @@ impl Spending {
 
 const COMPLETED: u16 = 200;
 const CLIENT_CLOSED: u16 = 499;
-
-/// The period after which a budget renews, in UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BudgetPeriod {
-    Day,
-    Month,
-}
-
-impl BudgetPeriod {
-    pub(crate) const ALL: [Self; 2] = [Self::Day, Self::Month];
-
-    /// The name in texts and in the database.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Day => "day",
-            Self::Month => "month",
-        }
-    }
-
-    /// The start of the period that contains `at`.
-    pub fn start(self, at: Timestamp) -> Timestamp {
-        let at = utc(at);
-        timestamp(match self {
-            Self::Day => at.start_of_day(),
-            Self::Month => at.first_of_month().and_then(|first| first.start_of_day()),
-        })
-    }
-
-    /// The start of the next period.
-    pub fn end(self, at: Timestamp) -> Timestamp {
-        let at = utc(at);
-        timestamp(match self {
-            Self::Day => at.tomorrow().and_then(|next| next.start_of_day()),
-            Self::Month => at.last_of_month().and_then(|last| last.tomorrow()).and_then(|next| next.start_of_day()),
-        })
-    }
-}
-
-fn utc(time: Timestamp) -> Zoned {
-    let time = i64::try_from(time.as_millis()).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    time.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(TimeZone::UTC)
-}
-
-/// 1970 for times outside of the calendar's range.
-fn timestamp(time: Result<Zoned, jiff::Error>) -> Timestamp {
-    let millis = time.map_or(0, |time| time.timestamp().as_millisecond());
-    Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))
-}
 
 /// The spending of one scope in a day and its month.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -233,7 +182,7 @@ impl PeriodStarts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rollup::Measured;
+    use crate::usage::rollup::Measured;
 
     fn at(text: &str) -> Timestamp {
         let time: jiff::Timestamp = text.parse().unwrap();

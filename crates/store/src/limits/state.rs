@@ -9,13 +9,10 @@ use std::time::Duration;
 
 use chat::{KeyId, RequestId, Timestamp};
 
-use super::budget::Budget;
-use super::kind::LimitKind;
-use super::rate::Rate;
-use super::spending::SpentInPeriods;
-use super::table::{CallerLimits, LimitSet};
-use crate::id::AccountId;
-use crate::scope::Scope;
+use crate::limits::rate::Rate;
+use crate::limits::spending::SpentInPeriods;
+use crate::limits::table::{CallerLimits, LimitSet};
+use crate::values::{AccountId, Budget, LimitKind, Scope};
 
 /// How long after a start, or after its `Retry-After`, a party is expected to send another request.
 const PATIENCE: Duration = Duration::from_secs(3);

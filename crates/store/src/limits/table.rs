@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use chat::KeyId;
 
-use super::budget::Budget;
-use super::kind::{Limit, LimitKind};
-use crate::id::AccountId;
-use crate::scope::Scope;
+use crate::values::{AccountId, Budget, Limit, LimitKind, Scope};
 
 /// The limits of one scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -70,7 +70,7 @@ impl Expected {
             person: None,
             group: Some(Grouping::Key),
         };
-        let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+        let report = store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
         assert_eq!(report.all_latencies().count(Phase::Total), report.totals.requests, "latencies and requests");
         assert!(report.all_latencies().count(Phase::Persist) <= report.totals.requests, "a commit is timed twice");
         let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
@@ -172,7 +172,7 @@ impl Expected {
 
     async fn check_keys(&mut self, connection: &Connection, store: &Store) {
         for (id, known) in &mut self.keys {
-            let accepted = store.authenticate(&known.key).await.unwrap().is_some();
+            let accepted = store.keys().authenticate(&known.key).await.unwrap().is_some();
             match known.revocation {
                 Revocation::None => assert!(accepted, "the key {id} was created but is gone"),
                 Revocation::Tried if accepted => {}

@@ -129,7 +129,7 @@ impl Load {
             if rng.bool() {
                 let new =
                     NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project: None };
-                if let Ok(key) = self.store.create_key(&operator, new, u64::MAX).await {
+                if let Ok(key) = self.store.keys().create(&operator, new, u64::MAX).await {
                     let known = KnownKey { key: Arc::new(key), revocation: Revocation::None };
                     self.expected.lock().keys.insert(known.key.id(), known);
                 }
@@ -141,10 +141,10 @@ impl Load {
                 known.revocation = known.revocation.max(Revocation::Tried);
                 known.key.clone()
             };
-            if let Ok(revoked) = self.store.revoke_key(&operator, key.id()).await {
+            if let Ok(revoked) = self.store.keys().revoke(&operator, key.id()).await {
                 assert!(revoked.is_some(), "the key {} was created but is gone", key.id());
                 self.expected.lock().keys.get_mut(&key.id()).unwrap().revocation = Revocation::Promised;
-                if let Ok(caller) = self.store.authenticate(&key).await {
+                if let Ok(caller) = self.store.keys().authenticate(&key).await {
                     assert!(caller.is_none(), "the key {} was revoked but is accepted", key.id());
                 }
             }
@@ -161,13 +161,14 @@ impl Load {
             group: Some(Grouping::Key),
         };
         for _ in 0..5 {
-            if let Ok(report) = self.store.usage(&operator, &query).await {
+            if let Ok(report) = self.store.usage().report(&operator, &query).await {
                 let report = report.unwrap();
                 let by_outcome: u64 = report.by_outcome.iter().map(|outcome| outcome.figures.requests).sum();
                 assert_eq!(by_outcome, report.totals.requests);
             }
-            let _ = self.store.requests(&operator, &RequestQuery { limit: 20, ..RequestQuery::default() }).await;
-            let _ = self.store.list_keys(&operator).await;
+            let _ =
+                self.store.usage().requests(&operator, &RequestQuery { limit: 20, ..RequestQuery::default() }).await;
+            let _ = self.store.keys().list(&operator).await;
             tokio::task::yield_now().await;
         }
     }

@@ -12,7 +12,7 @@
 //! - Where the log's index could be opened only for reading, SQLite took the log for empty and deleted it on close, and
 //!   the database was malformed. Such connections are now refused, and delete nothing.
 //! - With pages that a failed fsync loses, checkpoints continued after lost pages, and logs were read again with pages
-//!   that had not reached the disk (`store::sqlite::log` describes the measures).
+//!   that had not reached the disk (`store::database::sqlite::log` describes the measures).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checker;

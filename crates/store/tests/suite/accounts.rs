@@ -39,13 +39,13 @@ impl Fixture {
 
     async fn account(&self, email: &str, role: Role) -> AccountId {
         let operator = Viewer::operator();
-        let link = self.store.invite(operator.admin().unwrap(), role, email, DAY).await.unwrap();
-        self.store.use_link(&link, &new(email), "10.0.0.1").await.unwrap()
+        let link = self.store.links().invite(operator.admin().unwrap(), role, email, DAY).await.unwrap();
+        self.store.links().use_link(&link, &new(email), "10.0.0.1").await.unwrap()
     }
 
     async fn session(&self, account: AccountId) -> (Token, Session) {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        let begun = self.store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
+        let begun = self.store.sessions().begin(account, &origin, Proof::Password("hash")).await.unwrap();
         (begun.token, begun.session)
     }
 
@@ -56,13 +56,13 @@ impl Fixture {
 
     async fn key(&self, viewer: &Viewer, name: &str) -> KeyId {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-        self.store.create_key(viewer, new, u64::MAX).await.unwrap().id()
+        self.store.keys().create(viewer, new, u64::MAX).await.unwrap().id()
     }
 }
 
 async fn audit(store: &Store, viewer: &Viewer, before: Option<u64>, limit: u32) -> Vec<AuditRecord> {
     let query = AuditQuery { before, limit, ..AuditQuery::default() };
-    store.audit(viewer.admin().unwrap(), &query).await.unwrap().records
+    store.audit_log().search(viewer.admin().unwrap(), &query).await.unwrap().records
 }
 
 fn new(email: &str) -> NewAccount {
@@ -72,41 +72,45 @@ fn new(email: &str) -> NewAccount {
 async fn a_link_works_once_and_the_first_account_voids_all_setup_links(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
-    let other = store.create_setup_link().await.unwrap().unwrap();
-    let link = store.create_setup_link().await.unwrap().unwrap();
-    assert!(store.link(&other).await.unwrap().is_some(), "a second start does not void the first one's link");
-    assert!(store.link(&link).await.unwrap().is_some());
-    store.use_link(&link, &new("ada@example.com"), "10.0.0.1").await.unwrap();
-    assert!(store.create_setup_link().await.unwrap().is_none());
+    let other = store.links().create_setup().await.unwrap().unwrap();
+    let link = store.links().create_setup().await.unwrap().unwrap();
+    assert!(store.links().find(&other).await.unwrap().is_some(), "a second start does not void the first one's link");
+    assert!(store.links().find(&link).await.unwrap().is_some());
+    store.links().use_link(&link, &new("ada@example.com"), "10.0.0.1").await.unwrap();
+    assert!(store.links().create_setup().await.unwrap().is_none());
     for used_up in [&link, &other] {
-        let again = store.use_link(used_up, &new("eve@example.com"), "10.0.0.1").await;
+        let again = store.links().use_link(used_up, &new("eve@example.com"), "10.0.0.1").await;
         assert!(matches!(again, Err(AccountError::LinkGone)));
     }
-    assert_eq!(store.count_accounts().await.unwrap(), 1);
+    assert_eq!(store.accounts().count().await.unwrap(), 1);
 
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
-    let link = store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
-    let taken = store.use_link(&link, &new("Ada@Example.com "), "10.0.0.1").await;
+    let link = store.links().invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
+    let taken = store.links().use_link(&link, &new("Ada@Example.com "), "10.0.0.1").await;
     assert!(matches!(taken, Err(AccountError::EmailTaken)));
-    store.use_link(&link, &new("bob@example.com"), "10.0.0.1").await.expect("a failed attempt leaves the link valid");
+    store
+        .links()
+        .use_link(&link, &new("bob@example.com"), "10.0.0.1")
+        .await
+        .expect("a failed attempt leaves the link valid");
 
-    let expired = store.invite(admin, Role::Admin, "late", Duration::ZERO).await.unwrap();
-    assert!(store.link(&expired).await.unwrap().is_none());
-    let withdrawn = store.invite(admin, Role::Admin, "never", DAY).await.unwrap();
-    let id = store.links(admin).await.unwrap().pop().unwrap().id;
-    assert!(store.revoke_link(admin, id).await.unwrap());
-    assert!(store.link(&withdrawn).await.unwrap().is_none());
+    let expired = store.links().invite(admin, Role::Admin, "late", Duration::ZERO).await.unwrap();
+    assert!(store.links().find(&expired).await.unwrap().is_none());
+    let withdrawn = store.links().invite(admin, Role::Admin, "never", DAY).await.unwrap();
+    let id = store.links().list(admin).await.unwrap().pop().unwrap().id;
+    assert!(store.links().revoke(admin, id).await.unwrap());
+    assert!(store.links().find(&withdrawn).await.unwrap().is_none());
 }
 
 async fn an_invited_administrator_also_voids_setup_links(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
-    let link = fixture.store.create_setup_link().await.unwrap().unwrap();
+    let link = fixture.store.links().create_setup().await.unwrap().unwrap();
     fixture.account("bob@example.com", Role::Developer).await;
-    assert!(fixture.store.link(&link).await.unwrap().is_some(), "there is no administrator yet");
+    assert!(fixture.store.links().find(&link).await.unwrap().is_some(), "there is no administrator yet");
     fixture.account("ada@example.com", Role::Admin).await;
-    assert!(fixture.store.link(&link).await.unwrap().is_none());
-    assert!(fixture.store.use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
+    assert!(fixture.store.links().find(&link).await.unwrap().is_none());
+    assert!(fixture.store.links().use_link(&link, &new("eve@example.com"), "10.0.0.1").await.is_err());
 }
 
 async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: TestDatabase) {
@@ -117,33 +121,33 @@ async fn sessions_end_by_sign_out_new_password_disabling_and_reset(database: Tes
     let (first, session) = fixture.session(ada).await;
     let (second, other) = fixture.session(ada).await;
     let (bobs, bobs_session) = fixture.session(bob).await;
-    let lives = async |token: &Token| store.session(token, "10.0.0.1").await.unwrap().is_some();
+    let lives = async |token: &Token| store.sessions().find(token, "10.0.0.1").await.unwrap().is_some();
     assert!(lives(&first).await && lives(&second).await && lives(&bobs).await);
-    assert_eq!(store.sessions(&session.viewer).await.unwrap().len(), 2);
+    assert_eq!(store.sessions().list(&session.viewer).await.unwrap().len(), 2);
 
-    assert!(!store.end_session(&bobs_session.viewer, session.id).await.unwrap(), "another person's");
-    assert!(store.end_session(&session.viewer, other.id).await.unwrap());
+    assert!(!store.sessions().end(&bobs_session.viewer, session.id).await.unwrap(), "another person's");
+    assert!(store.sessions().end(&session.viewer, other.id).await.unwrap());
     assert!(lives(&first).await && !lives(&second).await);
 
     let (third, _) = fixture.session(ada).await;
-    assert!(!store.set_password(&session.viewer, session.id, "an old hash", "x").await.unwrap());
+    assert!(!store.accounts().set_password(&session.viewer, session.id, "an old hash", "x").await.unwrap());
     assert!(lives(&third).await, "nothing was changed");
-    assert!(store.set_password(&session.viewer, session.id, "hash", "another hash").await.unwrap());
+    assert!(store.accounts().set_password(&session.viewer, session.id, "hash", "another hash").await.unwrap());
     assert!(lives(&first).await && !lives(&third).await, "a new password ends the others");
 
     let admin = session.viewer.admin().unwrap();
-    store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await.unwrap();
+    store.accounts().set_access(admin, bob, Access::Disabled { revokes_keys: false }).await.unwrap();
     assert!(!lives(&bobs).await);
-    assert!(store.credentials(&"bob@example.com".parse().unwrap()).await.unwrap().is_none());
-    store.set_access(admin, bob, Access::Enabled).await.unwrap();
+    assert!(store.accounts().credentials(&"bob@example.com".parse().unwrap()).await.unwrap().is_none());
+    store.accounts().set_access(admin, bob, Access::Enabled).await.unwrap();
     assert!(!lives(&bobs).await, "it stays ended");
 
     let (operator, email) = (Viewer::operator(), "ada@example.com".parse().unwrap());
-    assert!(matches!(store.create_reset_link(admin, &email).await, Err(AccountError::OwnAccount)));
-    let reset = store.create_reset_link(operator.admin().unwrap(), &email).await.unwrap();
-    store.reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
+    assert!(matches!(store.links().create_reset(admin, &email).await, Err(AccountError::OwnAccount)));
+    let reset = store.links().create_reset(operator.admin().unwrap(), &email).await.unwrap();
+    store.links().reset_password(&reset, "a third hash", "10.0.0.9").await.unwrap();
     assert!(!lives(&first).await);
-    assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
+    assert!(matches!(store.links().reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
 }
 
 async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestDatabase) {
@@ -152,16 +156,16 @@ async fn the_last_administrator_cannot_be_demoted_or_disabled(database: TestData
     let ada = fixture.account("ada@example.com", Role::Admin).await;
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
-    assert!(matches!(store.set_role(admin, ada, Role::Developer).await, Err(AccountError::LastAdmin)));
+    assert!(matches!(store.accounts().set_role(admin, ada, Role::Developer).await, Err(AccountError::LastAdmin)));
     assert!(matches!(
-        store.set_access(admin, ada, Access::Disabled { revokes_keys: false }).await,
+        store.accounts().set_access(admin, ada, Access::Disabled { revokes_keys: false }).await,
         Err(AccountError::LastAdmin)
     ));
-    assert_eq!(store.accounts(admin).await.unwrap()[0].role, Role::Admin);
+    assert_eq!(store.accounts().list(admin).await.unwrap()[0].role, Role::Admin);
     let bob = fixture.account("bob@example.com", Role::Admin).await;
-    store.set_role(admin, ada, Role::Developer).await.unwrap();
+    store.accounts().set_role(admin, ada, Role::Developer).await.unwrap();
     assert!(matches!(
-        store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await,
+        store.accounts().set_access(admin, bob, Access::Disabled { revokes_keys: false }).await,
         Err(AccountError::LastAdmin)
     ));
 }
@@ -171,15 +175,17 @@ async fn disabling_or_demoting_withdraws_the_links_that_a_person_created(databas
     let store = &fixture.store;
     let (operator, ada) = (Viewer::operator(), fixture.viewer("ada@example.com", Role::Admin).await);
     let (admin, mallory_id) = (ada.admin().unwrap(), fixture.account("mallory@example.com", Role::Admin).await);
-    let set_access = async |access| store.set_access(admin, mallory_id, access).await.unwrap().withdrawn_links;
-    let set_role = async |role| store.set_role(admin, mallory_id, role).await.unwrap().withdrawn_links;
+    let set_access =
+        async |access| store.accounts().set_access(admin, mallory_id, access).await.unwrap().withdrawn_links;
+    let set_role = async |role| store.accounts().set_role(admin, mallory_id, role).await.unwrap().withdrawn_links;
     for is_disabled in [true, false] {
         let mallory = fixture.session(mallory_id).await.1.viewer;
-        let invitation = store.invite(mallory.admin().unwrap(), Role::Admin, "my second self", DAY).await.unwrap();
-        let reset = store.create_reset_link(mallory.admin().unwrap(), &"ada@example.com".parse().unwrap()).await;
-        let (reset, kept) = (reset.unwrap(), store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap());
-        assert!(store.link(&invitation).await.unwrap().is_some());
-        store.invite(mallory.admin().unwrap(), Role::Admin, "expired", Duration::ZERO).await.unwrap();
+        let invitation =
+            store.links().invite(mallory.admin().unwrap(), Role::Admin, "my second self", DAY).await.unwrap();
+        let reset = store.links().create_reset(mallory.admin().unwrap(), &"ada@example.com".parse().unwrap()).await;
+        let (reset, kept) = (reset.unwrap(), store.links().invite(admin, Role::Developer, "Bob", DAY).await.unwrap());
+        assert!(store.links().find(&invitation).await.unwrap().is_some());
+        store.links().invite(mallory.admin().unwrap(), Role::Admin, "expired", Duration::ZERO).await.unwrap();
 
         assert_eq!(
             if is_disabled {
@@ -189,13 +195,13 @@ async fn disabling_or_demoting_withdraws_the_links_that_a_person_created(databas
             },
             2
         );
-        let used = store.use_link(&invitation, &new("eve@example.com"), "10.0.0.1").await;
+        let used = store.links().use_link(&invitation, &new("eve@example.com"), "10.0.0.1").await;
         assert!(matches!(used, Err(AccountError::LinkGone)), "{used:?}");
-        assert!(matches!(store.reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
-        assert!(store.link(&kept).await.unwrap().is_some(), "another person's");
+        assert!(matches!(store.links().reset_password(&reset, "x", "").await, Err(AccountError::LinkGone)));
+        assert!(store.links().find(&kept).await.unwrap().is_some(), "another person's");
 
         assert_eq!(if is_disabled { set_access(Access::Enabled).await } else { set_role(Role::Admin).await }, 0);
-        assert!(store.link(&invitation).await.unwrap().is_none(), "it stays ended");
+        assert!(store.links().find(&invitation).await.unwrap().is_none(), "it stays ended");
     }
     let lines = audit(store, &operator, None, 100).await;
     let withdrawn: Vec<_> = lines.iter().filter(|line| line.action == "withdrew-link").collect();
@@ -210,18 +216,23 @@ async fn the_reset_link_of_a_disabled_account_is_withdrawn(database: TestDatabas
     let (admin, email) = (operator.admin().unwrap(), "bob@example.com".parse().unwrap());
     let bob = fixture.account("bob@example.com", Role::Developer).await;
     fixture.account("ada@example.com", Role::Admin).await;
-    let before = store.create_reset_link(admin, &email).await.unwrap();
+    let before = store.links().create_reset(admin, &email).await.unwrap();
     assert_eq!(
-        store.set_access(admin, bob, Access::Disabled { revokes_keys: false }).await.unwrap().withdrawn_links,
+        store
+            .accounts()
+            .set_access(admin, bob, Access::Disabled { revokes_keys: false })
+            .await
+            .unwrap()
+            .withdrawn_links,
         1
     );
-    assert!(matches!(store.reset_password(&before, "x", "").await, Err(AccountError::LinkGone)));
-    let during = store.create_reset_link(admin, &email).await.unwrap();
-    assert!(store.link(&during).await.unwrap().is_none(), "not while the account is disabled");
-    store.set_role(admin, bob, Role::Developer).await.unwrap();
-    store.set_access(admin, bob, Access::Enabled).await.unwrap();
-    assert!(store.link(&before).await.unwrap().is_none());
-    store.reset_password(&during, "x", "").await.unwrap();
+    assert!(matches!(store.links().reset_password(&before, "x", "").await, Err(AccountError::LinkGone)));
+    let during = store.links().create_reset(admin, &email).await.unwrap();
+    assert!(store.links().find(&during).await.unwrap().is_none(), "not while the account is disabled");
+    store.accounts().set_role(admin, bob, Role::Developer).await.unwrap();
+    store.accounts().set_access(admin, bob, Access::Enabled).await.unwrap();
+    assert!(store.links().find(&before).await.unwrap().is_none());
+    store.links().reset_password(&during, "x", "").await.unwrap();
 }
 
 /// A request that began before the demotion must not undo it.
@@ -233,23 +244,25 @@ async fn a_demoted_administrator_can_no_longer_change_anything(database: TestDat
     let mallory = fixture.session(account).await.1.viewer;
     let (operator, late) = (Viewer::operator(), mallory.admin().unwrap());
     let admin = operator.admin().unwrap();
-    store.invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
-    let link = store.links(admin).await.unwrap().pop().unwrap().id;
+    store.links().invite(admin, Role::Developer, "Bob", DAY).await.unwrap();
+    let link = store.links().list(admin).await.unwrap().pop().unwrap().id;
     for is_disabled in [true, false] {
         match is_disabled {
-            true => drop(store.set_access(admin, account, Access::Disabled { revokes_keys: false }).await.unwrap()),
-            false => drop(store.set_role(admin, account, Role::Developer).await.unwrap()),
+            true => drop(
+                store.accounts().set_access(admin, account, Access::Disabled { revokes_keys: false }).await.unwrap(),
+            ),
+            false => drop(store.accounts().set_role(admin, account, Role::Developer).await.unwrap()),
         }
         let is_declined =
             |error: Option<AccountError>| matches!(error, Some(AccountError::Store(StoreError::SessionEnded)));
-        assert!(is_declined(store.invite(late, Role::Admin, "me", DAY).await.err()));
-        assert!(is_declined(store.create_reset_link(late, &"ada@example.com".parse().unwrap()).await.err()));
-        assert!(is_declined(store.set_role(late, account, Role::Admin).await.err()));
-        assert!(is_declined(store.set_access(late, account, Access::Enabled).await.err()));
-        assert!(is_declined(store.revoke_link(late, link).await.err()));
-        store.set_access(admin, account, Access::Enabled).await.unwrap();
+        assert!(is_declined(store.links().invite(late, Role::Admin, "me", DAY).await.err()));
+        assert!(is_declined(store.links().create_reset(late, &"ada@example.com".parse().unwrap()).await.err()));
+        assert!(is_declined(store.accounts().set_role(late, account, Role::Admin).await.err()));
+        assert!(is_declined(store.accounts().set_access(late, account, Access::Enabled).await.err()));
+        assert!(is_declined(store.links().revoke(late, link).await.err()));
+        store.accounts().set_access(admin, account, Access::Enabled).await.unwrap();
     }
-    assert_eq!(store.links(admin).await.unwrap().len(), 1);
+    assert_eq!(store.links().list(admin).await.unwrap().len(), 1);
 }
 
 async fn developers_see_only_their_own_and_administrators_see_all(database: TestDatabase) {
@@ -286,7 +299,7 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
 
     for (viewer, visible) in [(&ada, vec![adas]), (&bob, vec![bobs]), (&admin, vec![adas, bobs, made_outside])] {
         let name = &viewer.account().unwrap().name;
-        let seen: Vec<_> = store.list_keys(viewer).await.unwrap().into_iter().map(|key| key.id).collect();
+        let seen: Vec<_> = store.keys().list(viewer).await.unwrap().into_iter().map(|key| key.id).collect();
         assert_eq!(seen.len(), visible.len(), "{name}");
         assert!(visible.iter().all(|key| seen.contains(key)), "{name}");
 
@@ -298,40 +311,44 @@ async fn developers_see_only_their_own_and_administrators_see_all(database: Test
             person: None,
             group: Some(Grouping::Key),
         };
-        let report = store.usage(viewer, &query).await.unwrap().unwrap();
+        let report = store.usage().report(viewer, &query).await.unwrap().unwrap();
         assert_eq!(report.totals.requests, own as u64, "{name}");
         assert_eq!(report.groups.iter().map(|usage| usage.figures.requests).sum::<u64>(), own as u64, "{name}");
         let everything = RequestQuery { limit: 100, ..RequestQuery::default() };
-        assert_eq!(store.requests(viewer, &everything).await.unwrap().len(), own, "{name}");
+        assert_eq!(store.usage().requests(viewer, &everything).await.unwrap().len(), own, "{name}");
 
         for (key, id) in &ids {
             let may = visible.contains(key);
-            assert_eq!(store.request(viewer, *id).await.unwrap().is_some(), may, "{name}");
-            assert_eq!(store.key(viewer, *key).await.unwrap().is_some(), may, "{name}");
+            assert_eq!(store.usage().request(viewer, *id).await.unwrap().is_some(), may, "{name}");
+            assert_eq!(store.keys().find(viewer, *key).await.unwrap().is_some(), may, "{name}");
             let of_key = UsageQuery { key: Some(*key), ..query };
-            assert_eq!(store.usage(viewer, &of_key).await.unwrap().is_some(), may, "{name}");
+            assert_eq!(store.usage().report(viewer, &of_key).await.unwrap().is_some(), may, "{name}");
             let of_key = RequestQuery { key: Some(*key), ..everything.clone() };
             let count = ids.iter().filter(|(other, _)| other == key).count();
-            assert_eq!(store.requests(viewer, &of_key).await.unwrap().len(), if may { count } else { 0 }, "{name}");
+            assert_eq!(
+                store.usage().requests(viewer, &of_key).await.unwrap().len(),
+                if may { count } else { 0 },
+                "{name}"
+            );
         }
     }
-    assert!(!store.rename_key(&bob, adas, &KeyName::parse("mine").unwrap()).await.unwrap());
-    assert!(store.revoke_key(&bob, adas).await.unwrap().is_none());
-    assert_eq!(store.key(&ada, adas).await.unwrap().unwrap().name, "Ada's");
-    assert!(store.revoke_key(&ada, adas).await.unwrap().is_some());
+    assert!(!store.keys().rename(&bob, adas, &KeyName::parse("mine").unwrap()).await.unwrap());
+    assert!(store.keys().revoke(&bob, adas).await.unwrap().is_none());
+    assert_eq!(store.keys().find(&ada, adas).await.unwrap().unwrap().name, "Ada's");
+    assert!(store.keys().revoke(&ada, adas).await.unwrap().is_some());
 }
 
 async fn the_playground_is_one_caller_per_account_and_not_a_listed_key(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Developer).await;
-    let first = store.playground_caller(&ada).await.unwrap().unwrap();
-    let second = store.playground_caller(&ada).await.unwrap().unwrap();
+    let first = store.keys().playground_caller(&ada).await.unwrap().unwrap();
+    let second = store.keys().playground_caller(&ada).await.unwrap().unwrap();
     assert_eq!((first.key(), first.owner()), (second.key(), ada.account().map(|account| account.id)));
     assert!(first.may_complete());
-    assert!(store.list_keys(&ada).await.unwrap().is_empty());
-    assert!(store.revoke_key(&ada, first.key()).await.unwrap().is_none());
-    assert!(store.playground_caller(&Viewer::operator()).await.unwrap().is_none());
+    assert!(store.keys().list(&ada).await.unwrap().is_empty());
+    assert!(store.keys().revoke(&ada, first.key()).await.unwrap().is_none());
+    assert!(store.keys().playground_caller(&Viewer::operator()).await.unwrap().is_none());
 }
 
 async fn every_change_is_in_the_audit_log(database: TestDatabase) {
@@ -339,9 +356,9 @@ async fn every_change_is_in_the_audit_log(database: TestDatabase) {
     let store = &fixture.store;
     let ada = fixture.viewer("ada@example.com", Role::Admin).await;
     let key = fixture.key(&ada, "K").await;
-    store.rename_key(&ada, key, &KeyName::parse("L").unwrap()).await.unwrap();
-    store.revoke_key(&ada, key).await.unwrap();
-    store.revoke_key(&ada, key).await.unwrap();
+    store.keys().rename(&ada, key, &KeyName::parse("L").unwrap()).await.unwrap();
+    store.keys().revoke(&ada, key).await.unwrap();
+    store.keys().revoke(&ada, key).await.unwrap();
     let lines = audit(store, &ada, None, 100).await;
     let actions: Vec<_> =
         lines.iter().rev().map(|line| format!("{} {} {}", line.who, line.action, line.subject.name)).collect();

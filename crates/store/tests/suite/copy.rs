@@ -39,7 +39,7 @@ async fn a_copy_is_complete_repeatable_and_only_reads_the_source() {
 
     // Once the copy has been used, it is not overwritten.
     let (ledger, writer) = copy_of_it.start_ledger(3650 * DAY).unwrap();
-    let key = copy_of_it.list_keys(&Viewer::operator()).await.unwrap()[0].id;
+    let key = copy_of_it.keys().list(&Viewer::operator()).await.unwrap()[0].id;
     ledger.record(entry(key), None).await.unwrap();
     writer.stop();
     assert!(matches!(copy(&source, &target).await, Err(CopyError::Occupied)));
@@ -66,24 +66,24 @@ async fn fill(store: &Store) {
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
     let email = format!("{}@example.com", RequestId::now());
-    let link = store.invite(admin, Role::Admin, "Ada, née Žižek", DAY).await.unwrap();
+    let link = store.links().invite(admin, Role::Admin, "Ada, née Žižek", DAY).await.unwrap();
     let new = store::NewAccount {
         email: email.parse().unwrap(),
         name: PersonName::parse("Ada").unwrap(),
         password: "hash".into(),
     };
-    let account = store.use_link(&link, &new, "10.0.0.1").await.unwrap();
+    let account = store.links().use_link(&link, &new, "10.0.0.1").await.unwrap();
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let begun = store.begin_session(account, &origin, Proof::Password("hash")).await.unwrap();
-    store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
-    store.playground_caller(&begun.session.viewer).await.unwrap();
+    let begun = store.sessions().begin(account, &origin, Proof::Password("hash")).await.unwrap();
+    store.links().invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
+    store.keys().playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
-    store.revoke_key(&operator, keys[1]).await.unwrap();
-    store.change_key(&operator, keys[0], &[KeyChange::Owner(Some(account))]).await.unwrap();
+    store.keys().revoke(&operator, keys[1]).await.unwrap();
+    store.keys().change(&operator, keys[0], &[KeyChange::Owner(Some(account))]).await.unwrap();
     let project = Project::parse("search").unwrap();
-    assert!(store.change_key(&operator, keys[0], &[KeyChange::Project(Some(project.clone()))]).await.unwrap());
+    assert!(store.keys().change(&operator, keys[0], &[KeyChange::Project(Some(project.clone()))]).await.unwrap());
     let price = Price { prompt: "0.2".parse().unwrap(), completion: "0.8".parse().unwrap() };
-    store.set_price(admin, Some(&project), price, "EUR".parse().ok()).await.unwrap();
+    store.prices().set(admin, Some(&project), price, "EUR".parse().ok()).await.unwrap();
     let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();
     let now = RequestId::now().unix_micros();
     for number in 0..300_u64 {
@@ -101,11 +101,16 @@ async fn fill(store: &Store) {
 async fn assert_same(original: &Store, copy: &Store) {
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
-    assert_eq!(original.list_keys(&operator).await.unwrap(), copy.list_keys(&operator).await.unwrap());
-    assert_eq!(original.accounts(admin).await.unwrap(), copy.accounts(admin).await.unwrap());
-    assert_eq!(original.links(admin).await.unwrap().len(), copy.links(admin).await.unwrap().len());
+    assert_eq!(original.keys().list(&operator).await.unwrap(), copy.keys().list(&operator).await.unwrap());
+    assert_eq!(original.accounts().list(admin).await.unwrap(), copy.accounts().list(admin).await.unwrap());
+    assert_eq!(original.links().list(admin).await.unwrap().len(), copy.links().list(admin).await.unwrap().len());
     let audit = async |store: &Store| {
-        let lines = store.audit(admin, &AuditQuery { limit: 1000, ..AuditQuery::default() }).await.unwrap().records;
+        let lines = store
+            .audit_log()
+            .search(admin, &AuditQuery { limit: 1000, ..AuditQuery::default() })
+            .await
+            .unwrap()
+            .records;
         lines
             .into_iter()
             .map(|line| (line.number, line.at, line.who, line.action, line.subject, line.details))
@@ -121,17 +126,17 @@ async fn assert_same(original: &Store, copy: &Store) {
         group: Some(Grouping::Person),
     };
     let usage = async |store: &Store| {
-        let mut report = store.usage(&operator, &query).await.unwrap().unwrap();
+        let mut report = store.usage().report(&operator, &query).await.unwrap().unwrap();
         report.until = Timestamp::default();
         report
     };
     assert_eq!(usage(original).await, usage(copy).await);
-    assert_eq!(original.prices(&operator).await.unwrap(), copy.prices(&operator).await.unwrap());
+    assert_eq!(original.prices().list(&operator).await.unwrap(), copy.prices().list(&operator).await.unwrap());
 }
 
 async fn requests_of(store: &Store) -> Vec<store::RecordedRequest> {
     let all = RequestQuery { limit: 10_000, ..RequestQuery::default() };
-    store.requests(&Viewer::operator(), &all).await.unwrap()
+    store.usage().requests(&Viewer::operator(), &all).await.unwrap()
 }
 
 /// Every byte of the database file and its write-ahead log.

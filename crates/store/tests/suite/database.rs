@@ -47,7 +47,7 @@ impl TestDatabase {
 
 pub(crate) async fn new_key(store: &Store, name: &str) -> ApiKey {
     let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-    store.create_key(&Viewer::operator(), new, u64::MAX).await.unwrap()
+    store.keys().create(&Viewer::operator(), new, u64::MAX).await.unwrap()
 }
 
 pub(crate) fn entry(key: KeyId) -> Entry {

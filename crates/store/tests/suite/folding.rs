@@ -51,7 +51,7 @@ async fn a_commit_that_cannot_be_read_is_set_aside(database: TestDatabase) {
         person: None,
         group: Some(Grouping::Key),
     };
-    let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+    let report = store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
     assert_eq!(report.totals.requests, 1);
     let problems = store.check_integrity().await.unwrap();
     assert!(problems.iter().any(|problem| problem.contains("cannot be read: 2")), "{problems:?}");
@@ -136,7 +136,7 @@ impl Replica {
     }
 
     async fn report(&self) -> UsageReport {
-        self.store.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap()
+        self.store.usage().report(&Viewer::operator(), &everything()).await.unwrap().unwrap()
     }
 }
 
@@ -197,7 +197,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
         ..RequestQuery::default()
     };
     let began = Instant::now();
-    while !replicas[0].store.requests(&Viewer::operator(), &old).await.unwrap().is_empty() {
+    while !replicas[0].store.usage().requests(&Viewer::operator(), &old).await.unwrap().is_empty() {
         assert!(began.elapsed() < Duration::from_secs(20), "rows older than the retention still exist");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -205,7 +205,7 @@ async fn every_report_is_the_sum_over_the_rows(database: TestDatabase) {
         tokio::task::spawn_blocking(move || replica.writer.stop()).await.unwrap();
     }
     let last = database.open().await;
-    let report = last.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap();
+    let report = last.usage().report(&Viewer::operator(), &everything()).await.unwrap().unwrap();
     assert_eq!(Expected::from_report(&report), expected);
     println!("{checks} checks of {} rows", expected.totals[0]);
     assert!(checks > 5, "{checks}");
@@ -238,11 +238,11 @@ async fn check_each_key(store: &Store, expected: &Expected) {
     let operator = Viewer::operator();
     for (key, sums) in &expected.by_key {
         let query = UsageQuery { key: Some(*key), ..everything() };
-        let report = store.usage(&operator, &query).await.unwrap().unwrap();
+        let report = store.usage().report(&operator, &query).await.unwrap().unwrap();
         assert_eq!(Expected::from_report(&report).totals, *sums);
         assert_eq!(Expected::from_report(&report).by_key.get(key), Some(sums));
     }
-    for key in store.list_keys(&operator).await.unwrap() {
+    for key in store.keys().list(&operator).await.unwrap() {
         assert_eq!(key.last_used_at, expected.last_uses.get(&key.id).copied(), "{}", key.name);
     }
 }

@@ -7,6 +7,7 @@
 //! locks and its place in the queue for others. Its connection was either given to the next caller, who then waited for
 //! it, or missing in the pool's count: 12 callers that hung up left 12 connections with a limit of 4.
 
+use std::path::Path;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
@@ -62,128 +63,128 @@ type Operation = (&'static str, for<'a> fn(&'a World, &'a Fresh) -> Operating<'a
 
 /// A list of operations with the names of the functions that they call.
 macro_rules! operations {
-    (|$world:ident, $fresh:ident| { $($name:ident($($argument:expr),*),)* }) => {
-        &[$((stringify!($name), |$world, $fresh| {
+    (|$world:ident, $fresh:ident| { $($subject:ident$(().$name:ident)?($($argument:expr),*),)* }) => {
+        &[$((concat!(stringify!($subject) $(, ".", stringify!($name))?), |$world, $fresh| {
             let _ = $fresh; // not all use it
-            Box::pin(async move { outcome($world.store.$name($($argument),*).await) })
+            Box::pin(async move { outcome($world.store.$subject$(().$name)?($($argument),*).await) })
         })),*]
     };
 }
 
 /// Every public future of a store.
 const OPERATIONS: &[Operation] = operations!(|world, fresh| {
-    authenticate(&world.key),
-    create_key(&world.session.viewer, new_key(), u64::MAX),
-    list_keys(&world.session.viewer),
-    find_keys(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
-    keys_with_ids(&world.session.viewer, &[fresh.key]),
-    names_of_limited_keys(&world.session.viewer),
-    key(&world.session.viewer, fresh.key),
-    has_keys(&world.session.viewer),
-    count_keys(),
-    rename_key(&world.session.viewer, fresh.key, &KeyName::parse("renamed").unwrap()),
-    revoke_key(&world.session.viewer, fresh.key),
-    playground_caller(&world.session.viewer),
-    count_accounts(),
-    credentials(&email("ada")),
-    password(&world.session.viewer),
-    set_password(&world.session.viewer, world.session.id, "hash", "hash"),
-    set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
-    accounts(world.session.viewer.admin().unwrap()),
-    set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
-    set_access(world.session.viewer.admin().unwrap(), world.other, Access::Enabled),
-    create_setup_link(),
-    needs_set_up(),
-    link(&fresh.invitation),
-    use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
-    reset_password(&fresh.reset, "hash", ADDRESS),
-    invite(world.session.viewer.admin().unwrap(), Role::Developer, "Eve", DAY),
-    create_reset_link(world.session.viewer.admin().unwrap(), &email("bob")),
-    links(world.session.viewer.admin().unwrap()),
-    revoke_link(world.session.viewer.admin().unwrap(), fresh.link),
-    begin_session(world.other, &origin(), Proof::Password("hash")),
-    session(&world.token, ADDRESS),
-    is_valid(&world.session.viewer),
-    sessions(&world.session.viewer),
-    sessions_of(world.session.viewer.admin().unwrap(), world.other),
-    end_session_of(world.session.viewer.admin().unwrap(), world.other, fresh.session),
-    end_session(&world.session.viewer, fresh.session),
-    end_other_sessions(&world.session.viewer, world.session.id),
-    audit(world.session.viewer.admin().unwrap(), &AuditQuery { limit: 10, ..AuditQuery::default() }),
-    record_wrong_passwords(&wrong_password()),
-    usage(&world.session.viewer, &everything()),
-    usage_by_key(&world.session.viewer, everything().period),
-    requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
-    search_requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
-    request(&world.session.viewer, RequestId::now()),
+    keys().authenticate(&world.key),
+    keys().create(&world.session.viewer, new_key(), u64::MAX),
+    keys().list(&world.session.viewer),
+    keys().search(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
+    keys().with_ids(&world.session.viewer, &[fresh.key]),
+    keys().names_of_limited(&world.session.viewer),
+    keys().find(&world.session.viewer, fresh.key),
+    keys().exist(&world.session.viewer),
+    keys().count(),
+    keys().rename(&world.session.viewer, fresh.key, &KeyName::parse("renamed").unwrap()),
+    keys().revoke(&world.session.viewer, fresh.key),
+    keys().playground_caller(&world.session.viewer),
+    accounts().count(),
+    accounts().credentials(&email("ada")),
+    accounts().password(&world.session.viewer),
+    accounts().set_password(&world.session.viewer, world.session.id, "hash", "hash"),
+    accounts().set_own_name(&world.session.viewer, &PersonName::parse("Ada").unwrap()),
+    accounts().list(world.session.viewer.admin().unwrap()),
+    accounts().set_role(world.session.viewer.admin().unwrap(), world.other, Role::Developer),
+    accounts().set_access(world.session.viewer.admin().unwrap(), world.other, Access::Enabled),
+    links().create_setup(),
+    links().needs_set_up(),
+    links().find(&fresh.invitation),
+    links().use_link(&fresh.invitation, &new_account(&fresh.key.to_string()), ADDRESS),
+    links().reset_password(&fresh.reset, "hash", ADDRESS),
+    links().invite(world.session.viewer.admin().unwrap(), Role::Developer, "Eve", DAY),
+    links().create_reset(world.session.viewer.admin().unwrap(), &email("bob")),
+    links().list(world.session.viewer.admin().unwrap()),
+    links().revoke(world.session.viewer.admin().unwrap(), fresh.link),
+    sessions().begin(world.other, &origin(), Proof::Password("hash")),
+    sessions().find(&world.token, ADDRESS),
+    sessions().is_valid(&world.session.viewer),
+    sessions().list(&world.session.viewer),
+    sessions().list_of(world.session.viewer.admin().unwrap(), world.other),
+    accounts().end_session(world.session.viewer.admin().unwrap(), world.other, fresh.session),
+    sessions().end(&world.session.viewer, fresh.session),
+    sessions().end_others(&world.session.viewer, world.session.id),
+    audit_log().search(world.session.viewer.admin().unwrap(), &AuditQuery { limit: 10, ..AuditQuery::default() }),
+    audit_log().record_wrong_passwords(&wrong_password()),
+    usage().report(&world.session.viewer, &everything()),
+    usage().by_key(&world.session.viewer, everything().period),
+    usage().requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
+    usage().search_requests(&world.session.viewer, &RequestQuery { limit: 10, ..RequestQuery::default() }),
+    usage().request(&world.session.viewer, RequestId::now()),
     check_integrity(),
-    session_addresses(&email("ada")),
-    rotate_key(&world.session.viewer, fresh.key, DAY),
-    end_overlap(&world.session.viewer, fresh.key),
-    accounts_without_second_factor(world.session.viewer.admin().unwrap()),
-    change_key(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
-    set_limit(world.session.viewer.admin().unwrap(), limit(fresh.key)),
-    remove_limit(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
-    prices(&world.session.viewer),
-    set_price(world.session.viewer.admin().unwrap(), None, price(), "EUR".parse().ok()),
-    remove_price(world.session.viewer.admin().unwrap(), None),
-    list_limits(&world.session.viewer),
-    limits_of_key(&world.session.viewer, fresh.key),
-    authenticate_again(&world.caller),
-    reserve(&world.caller, RequestId::now(), 10),
-    count_active_keys(world.session.viewer.admin().unwrap(), world.other),
-    revoke_keys_of(world.session.viewer.admin().unwrap(), fresh.leaver),
-    set_profile(
+    sessions().addresses(&email("ada")),
+    keys().rotate(&world.session.viewer, fresh.key, DAY),
+    keys().end_overlap(&world.session.viewer, fresh.key),
+    second_factors().accounts_without(world.session.viewer.admin().unwrap()),
+    keys().change(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
+    limits().set(world.session.viewer.admin().unwrap(), limit(fresh.key)),
+    limits().remove(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
+    prices().list(&world.session.viewer),
+    prices().set(world.session.viewer.admin().unwrap(), None, price(), "EUR".parse().ok()),
+    prices().remove(world.session.viewer.admin().unwrap(), None),
+    limits().list(&world.session.viewer),
+    limits().of_key(&world.session.viewer, fresh.key),
+    keys().authenticate_again(&world.caller),
+    limits().reserve(&world.caller, RequestId::now(), 10),
+    accounts().count_active_keys(world.session.viewer.admin().unwrap(), world.other),
+    accounts().revoke_keys(world.session.viewer.admin().unwrap(), fresh.leaver),
+    accounts().set_profile(
         world.session.viewer.admin().unwrap(),
         fresh.leaver,
         &PersonName::parse("Eve").unwrap(),
         &email(&format!("e{}", fresh.key))
     ),
-    delete_account(world.session.viewer.admin().unwrap(), fresh.leaver),
-    add_notice(fresh.key.as_str(), "{}"),
-    claim_notices(DAY),
-    finish_notice(fresh.key.as_str()),
-    retry_notice(fresh.key.as_str(), DAY),
-    count_expiring_keys(&world.session.viewer),
-    expiring_keys(),
-    end_sessions_of(world.session.viewer.admin().unwrap(), world.other),
-    sign_in_provided(&provided_person(fresh.key), &origin()),
-    end_provided_sessions("https://login.example.com", Some("somebody"), None, ADDRESS),
-    disconnect_identities(world.session.viewer.admin().unwrap(), Some(world.other)),
-    second_factors(world.other),
-    authenticator_app(world.other),
-    set_authenticator_app(
+    accounts().delete(world.session.viewer.admin().unwrap(), fresh.leaver),
+    notices().add(fresh.key.as_str(), "{}"),
+    notices().claim(DAY),
+    notices().finish(fresh.key.as_str()),
+    notices().retry(fresh.key.as_str(), DAY),
+    keys().count_expiring(&world.session.viewer),
+    keys().expiring(),
+    accounts().end_sessions(world.session.viewer.admin().unwrap(), world.other),
+    provider_accounts().sign_in(&provided_person(fresh.key), &origin()),
+    provider_accounts().end_sessions("https://login.example.com", Some("somebody"), None, ADDRESS),
+    provider_accounts().disconnect(world.session.viewer.admin().unwrap(), Some(world.other)),
+    second_factors().of(world.other),
+    second_factors().authenticator_app(world.other),
+    second_factors().set_authenticator_app(
         &world.session.viewer,
         world.session.id,
         "GEZDGNBVGY3TQOJQ",
         1,
         &RecoveryCode::generate_all().unwrap()
     ),
-    remove_authenticator_app(&world.session.viewer),
-    add_passkey(&world.session.viewer, world.session.id, fresh.key.as_str(), "My phone", "{}"),
-    passkey(fresh.key.as_str()),
-    passkey_owner(fresh.key.as_str()),
-    confirm_with_password(&world.session.viewer, "hash"),
-    confirm_with_passkey(&world.session.viewer, &used_passkey(fresh.key)),
-    deleted_people(world.session.viewer.admin().unwrap()),
-    allow_return(world.session.viewer.admin().unwrap(), fresh.leaver),
-    remove_passkey(&world.session.viewer, fresh.key.as_str()),
-    set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
-    reset_second_factors(world.session.viewer.admin().unwrap(), world.other),
-    is_second_factor_required(),
-    require_second_factor(world.session.viewer.admin().unwrap(), false),
-    create_challenge(ChallengePurpose::AddPasskey, world.other, "{}"),
-    begin_second_step(&verified(world.other), ""),
-    sign_in_secret(),
-    expected_index(),
-    expect_index("index"),
-    forget_index(),
-    challenge(ChallengePurpose::SecondFactor, &world.token),
-    count_code(&world.token, true),
-    take_challenge(ChallengePurpose::AddPasskey, &world.token),
-    sign_in_failures(&[ADDRESS]),
-    add_sign_in_failure(&[ADDRESS, "somebody"]),
-    forget_sign_in_failures("somebody", ADDRESS),
+    second_factors().remove_authenticator_app(&world.session.viewer),
+    second_factors().add_passkey(&world.session.viewer, world.session.id, fresh.key.as_str(), "My phone", "{}"),
+    second_factors().passkey(fresh.key.as_str()),
+    second_factors().passkey_owner(fresh.key.as_str()),
+    sign_ins().confirm_with_password(&world.session.viewer, "hash"),
+    sign_ins().confirm_with_passkey(&world.session.viewer, &used_passkey(fresh.key)),
+    provider_accounts().deleted_people(world.session.viewer.admin().unwrap()),
+    provider_accounts().allow_return(world.session.viewer.admin().unwrap(), fresh.leaver),
+    second_factors().remove_passkey(&world.session.viewer, fresh.key.as_str()),
+    second_factors().set_recovery_codes(&world.session.viewer, &RecoveryCode::generate_all().unwrap()),
+    second_factors().reset(world.session.viewer.admin().unwrap(), world.other),
+    second_factors().is_required(),
+    second_factors().require(world.session.viewer.admin().unwrap(), false),
+    sign_ins().create_challenge(ChallengePurpose::AddPasskey, world.other, "{}"),
+    sign_ins().begin_second_step(&verified(world.other), ""),
+    sign_ins().sign_in_secret(),
+    search_index().expected(),
+    search_index().expect("index"),
+    search_index().forget(),
+    sign_ins().challenge(ChallengePurpose::SecondFactor, &world.token),
+    sign_ins().count_code(&world.token, true),
+    sign_ins().take_challenge(ChallengePurpose::AddPasskey, &world.token),
+    sign_ins().failures(&[ADDRESS]),
+    sign_ins().add_failure(&[ADDRESS, "somebody"]),
+    sign_ins().forget_failures("somebody", ADDRESS),
 });
 
 /// It is not a failure if an object no longer exists because an earlier caller hung up too late.
@@ -267,33 +268,33 @@ impl World {
     async fn new(database: &Database) -> Self {
         let store = Store::open(database).await.unwrap();
         let operator = Viewer::operator();
-        let ada = store.invite(operator.admin().unwrap(), Role::Admin, "ada", DAY).await.unwrap();
-        let ada = store.use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
-        let bob = store.invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
-        let other = store.use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
-        let begun = store.begin_session(ada, &origin(), Proof::Password("hash")).await.unwrap();
-        let key = store.create_key(&begun.session.viewer, new_key(), u64::MAX).await.unwrap();
+        let ada = store.links().invite(operator.admin().unwrap(), Role::Admin, "ada", DAY).await.unwrap();
+        let ada = store.links().use_link(&ada, &new_account("ada"), ADDRESS).await.unwrap();
+        let bob = store.links().invite(operator.admin().unwrap(), Role::Developer, "bob", DAY).await.unwrap();
+        let other = store.links().use_link(&bob, &new_account("bob"), ADDRESS).await.unwrap();
+        let begun = store.sessions().begin(ada, &origin(), Proof::Password("hash")).await.unwrap();
+        let key = store.keys().create(&begun.session.viewer, new_key(), u64::MAX).await.unwrap();
         for kind in LimitKind::ALL {
             let limit = Limit { scope: Scope::Key(key.id()), kind, amount: 1_000_000 };
-            assert!(store.set_limit(operator.admin().unwrap(), limit).await.unwrap());
+            assert!(store.limits().set(operator.admin().unwrap(), limit).await.unwrap());
         }
-        let caller = store.authenticate(&key).await.unwrap().unwrap();
+        let caller = store.keys().authenticate(&key).await.unwrap().unwrap();
         Self { store, key, token: begun.token, session: begun.session, other, caller }
     }
 
     async fn fresh(&self) -> Fresh {
         let (store, viewer) = (&self.store, &self.session.viewer);
         let admin = viewer.admin().unwrap();
-        let key = store.create_key(viewer, new_key(), u64::MAX).await.unwrap().id();
-        let leaver = store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
-        let leaver = store.use_link(&leaver, &new_account(&format!("l{key}")), ADDRESS).await.unwrap();
+        let key = store.keys().create(viewer, new_key(), u64::MAX).await.unwrap().id();
+        let leaver = store.links().invite(admin, Role::Developer, "Eve", DAY).await.unwrap();
+        let leaver = store.links().use_link(&leaver, &new_account(&format!("l{key}")), ADDRESS).await.unwrap();
         Fresh {
-            invitation: store.invite(admin, Role::Developer, "Eve", DAY).await.unwrap(),
-            link: store.links(admin).await.unwrap().pop().unwrap().id,
-            reset: store.create_reset_link(admin, &email("bob")).await.unwrap(),
+            invitation: store.links().invite(admin, Role::Developer, "Eve", DAY).await.unwrap(),
+            link: store.links().list(admin).await.unwrap().pop().unwrap().id,
+            reset: store.links().create_reset(admin, &email("bob")).await.unwrap(),
             key,
             leaver,
-            session: store.begin_session(self.other, &origin(), Proof::Password("hash")).await.unwrap().session.id,
+            session: store.sessions().begin(self.other, &origin(), Proof::Password("hash")).await.unwrap().session.id,
         }
     }
 
@@ -301,9 +302,9 @@ impl World {
     async fn serve_the_next_caller(&self, after: &str) {
         let began = Instant::now();
         let served = async {
-            self.store.list_keys(&self.session.viewer).await?;
-            self.store.set_own_name(&self.session.viewer, &PersonName::parse("Ada").unwrap()).await?;
-            self.store.authenticate(&self.key).await
+            self.store.keys().list(&self.session.viewer).await?;
+            self.store.accounts().set_own_name(&self.session.viewer, &PersonName::parse("Ada").unwrap()).await?;
+            self.store.keys().authenticate(&self.key).await
         };
         let served = tokio::time::timeout(RESPONSE_LIMIT, served).await;
         let took = began.elapsed();
@@ -378,15 +379,23 @@ fn patient(database: &Database) -> Database {
 
 #[test]
 fn no_public_future_of_a_store_is_left_out() {
-    let folders = [concat!(env!("CARGO_MANIFEST_DIR"), "/src"), concat!(env!("CARGO_MANIFEST_DIR"), "/src/limits")];
-    let sources = folders.into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
-    let mut names = Vec::new();
-    for source in sources.map(|file| file.unwrap().path()).filter(|path| path.is_file()) {
-        let text = std::fs::read_to_string(&source).unwrap();
-        for (at, _) in text.match_indices("    pub async fn ") {
-            let (name, parameters) = text[at..].trim_start_matches("    pub async fn ").split_once('(').unwrap();
-            if parameters.trim_start().starts_with("&self") && name != "record" {
-                names.push(name.to_owned());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let lib = std::fs::read_to_string(source.join("lib.rs")).unwrap();
+    let mut names = futures_of("", &lib, "impl Store {");
+    for line in lib.lines() {
+        // `pub fn keys(&self) -> Keys<'_> {`
+        let Some((accessor, handle)) = line.split_once("(&self) -> ").filter(|(_, rest)| rest.ends_with("<'_> {"))
+        else {
+            continue;
+        };
+        let prefix = format!("{}.", accessor.trim_start().trim_start_matches("pub fn "));
+        for folder in
+            std::fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
+        {
+            for file in
+                std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file())
+            {
+                names.extend(futures_of(&prefix, &std::fs::read_to_string(file).unwrap(), &format!("impl {handle}")));
             }
         }
     }
@@ -394,6 +403,18 @@ fn no_public_future_of_a_store_is_left_out() {
     let mut tested: Vec<_> = OPERATIONS.iter().map(|(name, _)| *name).collect();
     tested.sort_unstable();
     assert_eq!(names, tested);
+}
+
+/// The names of the public futures in a block of a source, with a prefix.
+fn futures_of(prefix: &str, source: &str, block: &str) -> Vec<String> {
+    let blocks = source.split(block).skip(1).map(|rest| rest.split("\n}\n").next().unwrap());
+    let functions = blocks.flat_map(|block| block.split("\n    pub async fn ").skip(1));
+    let methods = functions.filter_map(|function| {
+        let (name, parameters) = function.split_once('(').unwrap();
+        let parameters = parameters.trim_start();
+        (parameters.starts_with("self") || parameters.starts_with("&self")).then(|| format!("{prefix}{name}"))
+    });
+    methods.collect()
 }
 
 async fn every_future_can_be_dropped_at_each_await(database: TestDatabase) {
@@ -443,11 +464,11 @@ async fn a_row_whose_caller_hangs_up_is_recorded_once(database: TestDatabase) {
     writer.stop();
     println!("{} rows; the callers of {} hung up; {queued} were still queued", rows.len(), rows.len() - 20);
     let all = RequestQuery { limit: 1000, ..RequestQuery::default() };
-    let mut found: Vec<_> = world.store.requests(&Viewer::operator(), &all).await.unwrap();
+    let mut found: Vec<_> = world.store.usage().requests(&Viewer::operator(), &all).await.unwrap();
     found.sort_unstable_by_key(|row| row.request_id);
     rows.sort_unstable();
     assert_eq!(found.iter().map(|row| row.request_id).collect::<Vec<_>>(), rows);
-    let report = world.store.usage(&Viewer::operator(), &everything()).await.unwrap().unwrap();
+    let report = world.store.usage().report(&Viewer::operator(), &everything()).await.unwrap().unwrap();
     assert_eq!(report.totals.requests, rows.len() as u64, "each row is counted once");
 }
 
@@ -471,7 +492,7 @@ async fn an_operation_that_waits_for_a_lock_ends_when_its_caller_hangs_up() {
     let mut waited = 0;
     for (lock, take) in LOCKS {
         // Look-ups share a connection: their statements run to the end even if the caller has hung up.
-        for (name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("authenticate")) {
+        for (name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("keys.authenticate")) {
             let fresh = world.fresh().await;
             holder.batch_execute(&format!("BEGIN; {take}")).await.unwrap();
             let mut operating = operation(&world, &fresh);
@@ -512,7 +533,8 @@ async fn callers_that_hang_up_do_not_make_the_pool_exceed_its_limit() {
         for _ in 0..12 {
             let name = PersonName::parse("Ada").unwrap();
             let patience = Duration::from_millis(20);
-            let impatient = tokio::time::timeout(patience, world.store.set_own_name(&world.session.viewer, &name));
+            let impatient =
+                tokio::time::timeout(patience, world.store.accounts().set_own_name(&world.session.viewer, &name));
             assert!(impatient.await.is_err(), "no caller gets past {lock}");
         }
         let open = server.connections().await;
@@ -533,13 +555,13 @@ async fn reads_continue_while_many_changes_wait_for_another_replica() {
     let holder = server.connect().await;
     holder.batch_execute(&format!("BEGIN; {}", LOCKS[0].1)).await.unwrap();
     let name = PersonName::parse("Ada").unwrap();
-    let changes = (0..CONNECTIONS * 2).map(|_| world.store.set_own_name(&world.session.viewer, &name));
+    let changes = (0..CONNECTIONS * 2).map(|_| world.store.accounts().set_own_name(&world.session.viewer, &name));
     let changes = futures_util::future::join_all(changes);
     let reading = async {
         while !server.somebody_waits().await {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let read = tokio::time::timeout(RESPONSE_LIMIT, world.store.list_keys(&world.session.viewer)).await;
+        let read = tokio::time::timeout(RESPONSE_LIMIT, world.store.keys().list(&world.session.viewer)).await;
         holder.batch_execute("ROLLBACK").await.unwrap();
         read.expect("a read waits for changes").unwrap()
     };

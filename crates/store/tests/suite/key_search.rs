@@ -14,7 +14,7 @@ on_each_backend!(keys_are_found_by_text_and_state_in_each_order, people_find_onl
 async fn create(store: &Store, viewer: &Viewer, name: &str, days: Option<u32>) -> KeyId {
     let expires_at = days.map(|days| store.now() + Duration::from_secs(86_400) * days);
     let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at, project: None };
-    store.create_key(viewer, new, u64::MAX).await.unwrap().id()
+    store.keys().create(viewer, new, u64::MAX).await.unwrap().id()
 }
 
 /// The names of the keys that are found.
@@ -25,8 +25,8 @@ async fn found(
     order: KeyOrder,
     descending: bool,
 ) -> Vec<String> {
-    let ids = store.find_keys(viewer, &search, order, descending).await.unwrap();
-    store.keys_with_ids(viewer, &ids).await.unwrap().into_iter().map(|key| key.name).collect()
+    let ids = store.keys().search(viewer, &search, order, descending).await.unwrap();
+    store.keys().with_ids(viewer, &ids).await.unwrap().into_iter().map(|key| key.name).collect()
 }
 
 async fn keys_are_found_by_text_and_state_in_each_order(database: TestDatabase) {
@@ -37,8 +37,8 @@ async fn keys_are_found_by_text_and_state_in_each_order(database: TestDatabase) 
     let alpha = create(store, operator, "Alpha_1", None).await;
     create(store, &ada, "gamma", Some(30)).await;
     let revoked = create(store, operator, "Ädelsten", None).await;
-    store.revoke_key(operator, revoked).await.unwrap();
-    store.playground_caller(&ada).await.unwrap();
+    store.keys().revoke(operator, revoked).await.unwrap();
+    store.keys().playground_caller(&ada).await.unwrap();
 
     let active = KeySearch { text: "", state: Some(KeyState::Active) };
     for (order, names) in
@@ -50,8 +50,8 @@ async fn keys_are_found_by_text_and_state_in_each_order(database: TestDatabase) 
     }
     let all = KeySearch::default();
     assert_eq!(found(store, operator, all, KeyOrder::LastUsed, true).await.len(), 4);
-    let ids = store.find_keys(operator, &all, KeyOrder::Created, true).await.unwrap();
-    let keys = store.keys_with_ids(operator, &ids).await.unwrap();
+    let ids = store.keys().search(operator, &all, KeyOrder::Created, true).await.unwrap();
+    let keys = store.keys().with_ids(operator, &ids).await.unwrap();
     assert!(keys.len() == 4 && keys.is_sorted_by_key(|key| std::cmp::Reverse(key.created_at)), "{keys:?}");
 
     let prefix = format!("ADRIA_{}", alpha.as_str());
@@ -82,12 +82,12 @@ async fn people_find_only_their_own_keys(database: TestDatabase) {
     let admin = fixture.viewer("eve@example.com", Role::Admin).await;
     let adas = create(store, &ada, "Ada's", None).await;
     let limit = Limit { scope: Scope::Key(adas), kind: LimitKind::ALL[0], amount: 1 };
-    assert!(store.set_limit(admin.admin().unwrap(), limit).await.unwrap());
+    assert!(store.limits().set(admin.admin().unwrap(), limit).await.unwrap());
     for (viewer, count) in [(&ada, 1), (&bob, 0), (&admin, 1)] {
-        let ids = store.find_keys(viewer, &KeySearch::default(), KeyOrder::Created, false).await.unwrap();
+        let ids = store.keys().search(viewer, &KeySearch::default(), KeyOrder::Created, false).await.unwrap();
         assert_eq!(ids.len(), count);
-        assert_eq!(store.keys_with_ids(viewer, &[adas]).await.unwrap().len(), count);
-        assert_eq!(store.names_of_limited_keys(viewer).await.unwrap().len(), count);
+        assert_eq!(store.keys().with_ids(viewer, &[adas]).await.unwrap().len(), count);
+        assert_eq!(store.keys().names_of_limited(viewer).await.unwrap().len(), count);
     }
-    assert_eq!(store.keys_with_ids(&ada, &[]).await.unwrap(), []);
+    assert_eq!(store.keys().with_ids(&ada, &[]).await.unwrap(), []);
 }

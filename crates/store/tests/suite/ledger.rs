@@ -56,11 +56,11 @@ async fn usage(store: &Store, since: Timestamp) -> UsageReport {
         person: None,
         group: Some(Grouping::Key),
     };
-    store.usage(&Viewer::operator(), &query).await.unwrap().unwrap()
+    store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap()
 }
 
 async fn newest(store: &Store, limit: u32) -> Vec<RecordedRequest> {
-    store.requests(&Viewer::operator(), &RequestQuery { limit, ..RequestQuery::default() }).await.unwrap()
+    store.usage().requests(&Viewer::operator(), &RequestQuery { limit, ..RequestQuery::default() }).await.unwrap()
 }
 
 fn now() -> Timestamp {
@@ -101,16 +101,16 @@ fn unique() -> u64 {
 async fn a_key_is_accepted_until_another_process_revokes_it(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let key = fixture.key("mine").await;
-    let caller = fixture.store.authenticate(&key).await.unwrap().unwrap();
+    let caller = fixture.store.keys().authenticate(&key).await.unwrap().unwrap();
     assert_eq!(caller.key(), key.id());
     assert!(caller.may_complete());
 
     let elsewhere = fixture.database.open().await;
-    let revoked_at = elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap();
+    let revoked_at = elsewhere.keys().revoke(&Viewer::operator(), key.id()).await.unwrap();
     assert!(revoked_at.is_some());
-    assert!(fixture.store.authenticate(&key).await.unwrap().is_none());
+    assert!(fixture.store.keys().authenticate(&key).await.unwrap().is_none());
     assert_eq!(
-        elsewhere.revoke_key(&Viewer::operator(), key.id()).await.unwrap(),
+        elsewhere.keys().revoke(&Viewer::operator(), key.id()).await.unwrap(),
         revoked_at,
         "revoking again changes nothing"
     );
@@ -119,14 +119,14 @@ async fn a_key_is_accepted_until_another_process_revokes_it(database: TestDataba
 async fn unknown_and_expired_keys_are_refused(database: TestDatabase) {
     let fixture = Fixture::new(database).await;
     let unknown = ApiKey::generate().unwrap();
-    assert!(fixture.store.authenticate(&unknown).await.unwrap().is_none());
+    assert!(fixture.store.keys().authenticate(&unknown).await.unwrap().is_none());
 
     let expired = NewKey { name: name("old"), completions: true, expires_at: Some(now()), project: None };
-    let expired = fixture.store.create_key(&Viewer::operator(), expired, u64::MAX).await.unwrap();
-    assert!(fixture.store.authenticate(&expired).await.unwrap().is_none());
-    assert_eq!(fixture.store.list_keys(&Viewer::operator()).await.unwrap()[0].state(now()), KeyState::Expired);
-    assert_eq!(fixture.store.revoke_key(&Viewer::operator(), unknown.id()).await.unwrap(), None);
-    assert!(!fixture.store.rename_key(&Viewer::operator(), unknown.id(), &name("x")).await.unwrap());
+    let expired = fixture.store.keys().create(&Viewer::operator(), expired, u64::MAX).await.unwrap();
+    assert!(fixture.store.keys().authenticate(&expired).await.unwrap().is_none());
+    assert_eq!(fixture.store.keys().list(&Viewer::operator()).await.unwrap()[0].state(now()), KeyState::Expired);
+    assert_eq!(fixture.store.keys().revoke(&Viewer::operator(), unknown.id()).await.unwrap(), None);
+    assert!(!fixture.store.keys().rename(&Viewer::operator(), unknown.id(), &name("x")).await.unwrap());
 }
 
 async fn keys_are_listed_with_their_names_permissions_and_last_use(database: TestDatabase) {
@@ -138,9 +138,9 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use(database: Tes
         expires_at: Some(now() + Duration::from_secs(60)),
         project: None,
     };
-    let second = fixture.store.create_key(&Viewer::operator(), silent, u64::MAX).await.unwrap();
-    assert!(!fixture.store.authenticate(&second).await.unwrap().unwrap().may_complete());
-    assert!(fixture.store.rename_key(&Viewer::operator(), first.id(), &name("renamed")).await.unwrap());
+    let second = fixture.store.keys().create(&Viewer::operator(), silent, u64::MAX).await.unwrap();
+    assert!(!fixture.store.keys().authenticate(&second).await.unwrap().unwrap().may_complete());
+    assert!(fixture.store.keys().rename(&Viewer::operator(), first.id(), &name("renamed")).await.unwrap());
 
     let (ledger, writer) = fixture.ledger();
     let used = entry(first.id(), OK, None);
@@ -148,8 +148,8 @@ async fn keys_are_listed_with_their_names_permissions_and_last_use(database: Tes
     ledger.record(used, None).await.unwrap();
     writer.stop();
 
-    let keys = fixture.store.list_keys(&Viewer::operator()).await.unwrap();
-    assert_eq!(fixture.store.count_keys().await.unwrap(), 2);
+    let keys = fixture.store.keys().list(&Viewer::operator()).await.unwrap();
+    assert_eq!(fixture.store.keys().count().await.unwrap(), 2);
     let names: Vec<_> = keys.iter().map(|key| (key.name.as_str(), key.completions, key.last_used_at)).collect();
     assert!(names.contains(&("renamed", true, Some(used_at))), "{names:?}");
     assert!(names.contains(&("no completions", false, None)), "{names:?}");

@@ -10,13 +10,13 @@ use crate::on_each_backend;
 on_each_backend!(limits_lost_in_a_failover_no_longer_apply, a_reservation_ends_with_its_row);
 
 async fn reserve(store: &Store, key: &ApiKey) -> Result<Option<Permit>, ReserveError> {
-    let caller = store.authenticate(key).await.unwrap().unwrap();
-    store.reserve(&caller, RequestId::now(), 10).await
+    let caller = store.keys().authenticate(key).await.unwrap().unwrap();
+    store.limits().reserve(&caller, RequestId::now(), 10).await
 }
 
 async fn set(store: &Store, key: &ApiKey, kind: LimitKind, amount: u64) {
     let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
-    assert!(store.set_limit(Viewer::operator().admin().unwrap(), limit).await.unwrap());
+    assert!(store.limits().set(Viewer::operator().admin().unwrap(), limit).await.unwrap());
 }
 
 async fn limits_lost_in_a_failover_no_longer_apply(database: TestDatabase) {

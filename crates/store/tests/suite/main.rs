@@ -6,6 +6,7 @@ mod copy;
 mod database;
 mod folding;
 mod hang_ups;
+mod imports;
 mod key_search;
 mod ledger;
 mod limits;

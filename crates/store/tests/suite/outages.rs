@@ -19,7 +19,7 @@ async fn a_connection_closed_between_two_rows_loses_nothing() {
     let (ledger, writer) = store.start_ledger(RETENTION).unwrap();
     for _ in 0..5 {
         ledger.record(entry(key.id()), None).await.unwrap();
-        assert!(store.authenticate(&key).await.unwrap().is_some());
+        assert!(store.keys().authenticate(&key).await.unwrap().is_some());
         Cluster::shared().sql(
             "postgres",
             &format!(
@@ -46,10 +46,10 @@ async fn a_stopped_server_makes_the_ledger_unhealthy_until_it_is_back() {
         cluster.stop(mode);
         assert_eq!(ledger.record(entry(key.id()), None).await.unwrap_err(), RecordError::CommitFailed, "{mode}");
         assert!(!ledger.is_healthy(), "{mode}");
-        assert!(store.authenticate(&key).await.is_err(), "{mode}");
+        assert!(store.keys().authenticate(&key).await.is_err(), "{mode}");
         cluster.start_again();
         wait_until_healthy(&ledger).await;
-        assert!(store.authenticate(&key).await.unwrap().is_some(), "{mode}");
+        assert!(store.keys().authenticate(&key).await.unwrap().is_some(), "{mode}");
         ledger.record(entry(key.id()), None).await.unwrap();
         recorded += 1;
         assert_eq!(rows(&store).await, recorded, "{mode}");
@@ -67,13 +67,13 @@ async fn a_frozen_server_times_out() {
     ledger.record(entry(key.id()), None).await.unwrap();
     cluster.freeze(true);
     let began = Instant::now();
-    let (refused, unknown) = tokio::join!(ledger.record(entry(key.id()), None), store.authenticate(&key));
+    let (refused, unknown) = tokio::join!(ledger.record(entry(key.id()), None), store.keys().authenticate(&key));
     cluster.freeze(false);
     assert!(refused.is_err() && unknown.is_err());
     assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
     wait_until_healthy(&ledger).await;
     ledger.record(entry(key.id()), None).await.unwrap();
-    assert!(store.authenticate(&key).await.unwrap().is_some());
+    assert!(store.keys().authenticate(&key).await.unwrap().is_some());
     writer.stop();
 }
 
@@ -112,7 +112,7 @@ async fn an_unreachable_server_is_a_clear_error_at_start() {
 
 async fn rows(store: &Store) -> usize {
     let all = RequestQuery { limit: 1000, ..RequestQuery::default() };
-    store.requests(&Viewer::operator(), &all).await.unwrap().len()
+    store.usage().requests(&Viewer::operator(), &all).await.unwrap().len()
 }
 
 async fn wait_until_healthy(ledger: &Ledger) {

@@ -65,7 +65,7 @@ async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
         person: None,
         group: Some(Grouping::Key),
     };
-    let report = first.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+    let report = first.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
     let all = (REPLICAS * ROWS) as u64;
     assert_eq!((report.totals.requests, report.totals.total.sum), (all, all * 5));
     assert_eq!(report.groups.iter().map(|key| key.figures.requests).sum::<u64>(), all);
@@ -74,7 +74,7 @@ async fn concurrent_replicas_count_every_row_once(database: TestDatabase) {
         assert_eq!(report.all_latencies().count(phase), all, "{phase:?}");
     }
     let rows = RequestQuery { limit: 10_000, ..RequestQuery::default() };
-    assert_eq!(first.requests(&Viewer::operator(), &rows).await.unwrap().len() as u64, all);
+    assert_eq!(first.usage().requests(&Viewer::operator(), &rows).await.unwrap().len() as u64, all);
 }
 
 #[tokio::test]
@@ -91,9 +91,9 @@ async fn an_older_replica_keeps_working_after_a_newer_migration() {
         UPDATE adriaticum_schema SET version = 999";
     Cluster::shared().sql(name, later);
     ledger.record(entry(key.id()), None).await.unwrap();
-    assert!(old.authenticate(&key).await.unwrap().is_some());
+    assert!(old.keys().authenticate(&key).await.unwrap().is_some());
     writer.stop();
-    assert_eq!(old.list_keys(&Viewer::operator()).await.unwrap().len(), 1);
+    assert_eq!(old.keys().list(&Viewer::operator()).await.unwrap().len(), 1);
 }
 
 /// One statement looks up the keys of many requests, but each request gets its own result.
@@ -105,8 +105,8 @@ async fn a_key_that_cannot_be_read_fails_only_its_own_lookups() {
     let name = database.database.to_string();
     let damage = format!("UPDATE keys SET digest = '\\x00' WHERE id = '{}'", bad.id());
     Cluster::shared().sql(name.rsplit_once('/').unwrap().1, &damage);
-    assert!(store.revoke_key(&Viewer::operator(), revoked.id()).await.unwrap().is_some());
-    let lookups = (0..60).map(|number| store.authenticate([&good, &bad, &revoked][number % 3]));
+    assert!(store.keys().revoke(&Viewer::operator(), revoked.id()).await.unwrap().is_some());
+    let lookups = (0..60).map(|number| store.keys().authenticate([&good, &bad, &revoked][number % 3]));
     for (number, found) in futures_util::future::join_all(lookups).await.into_iter().enumerate() {
         match number % 3 {
             0 => assert_eq!(found.unwrap().unwrap().key(), good.id()),

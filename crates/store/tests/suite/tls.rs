@@ -51,7 +51,7 @@ async fn certificates_are_checked_according_to_the_url() {
         let database = TestDatabase::at(&format!("{url}?sslmode={mode}{more}&application_name={name}"));
         match (Store::open(&database.database).await, expected) {
             (Ok(store), Ok(encrypted)) => {
-                store.count_keys().await.unwrap();
+                store.keys().count().await.unwrap();
                 let seen = cluster.sql(
                     "postgres",
                     &format!(

@@ -49,7 +49,7 @@ async fn every_released_schema_is_upgraded_while_its_replicas_serve() {
             person: None,
             group: None,
         };
-        let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+        let report = store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
         assert_eq!(cluster.sql(database.url(), "SELECT count(*) FROM requests"), report.totals.requests.to_string());
     }
 }

@@ -56,7 +56,7 @@ impl World {
         world.record(0..300).await;
         let operator = Viewer::operator();
         let given = [KeyChange::Owner(Some(bob)), KeyChange::Project(Project::parse_optional("day").unwrap())];
-        assert!(world.store.change_key(&operator, keys[3], &given).await.unwrap());
+        assert!(world.store.keys().change(&operator, keys[3], &given).await.unwrap());
         world.record(300..600).await;
         world
     }
@@ -92,7 +92,7 @@ impl World {
 
     async fn report(&self, viewer: &Viewer, period: Period, group: Grouping) -> UsageReport {
         let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: Some(group) };
-        self.store.usage(viewer, &query).await.unwrap().unwrap()
+        self.store.usage().report(viewer, &query).await.unwrap().unwrap()
     }
 
     fn between(&self, from: u64, to: u64) -> Vec<&Entry> {
@@ -101,30 +101,30 @@ impl World {
 
     async fn viewer(&self, of: AccountId) -> Viewer {
         let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-        self.store.begin_session(of, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
+        self.store.sessions().begin(of, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
     }
 }
 
 async fn account(store: &Store, name: &str) -> AccountId {
     let operator = Viewer::operator();
     let role = if name == "ada" { Role::Admin } else { Role::Developer };
-    let link = store.invite(operator.admin().unwrap(), role, name, Duration::from_secs(DAY)).await.unwrap();
+    let link = store.links().invite(operator.admin().unwrap(), role, name, Duration::from_secs(DAY)).await.unwrap();
     let email = format!("{name}@example.com").parse().unwrap();
     let new = NewAccount { email, name: PersonName::parse(name).unwrap(), password: "hash".into() };
-    store.use_link(&link, &new, "10.0.0.1").await.unwrap()
+    store.links().use_link(&link, &new, "10.0.0.1").await.unwrap()
 }
 
 async fn key(store: &Store, owner: Option<AccountId>, project: &str) -> KeyId {
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
     let viewer = match owner {
         Some(owner) => {
-            store.begin_session(owner, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
+            store.sessions().begin(owner, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer
         }
         None => Viewer::operator(),
     };
     let project = Project::parse_optional(project).unwrap();
     let new = NewKey { name: KeyName::parse("k").unwrap(), completions: true, expires_at: None, project };
-    store.create_key(&viewer, new, u64::MAX).await.unwrap().id()
+    store.keys().create(&viewer, new, u64::MAX).await.unwrap().id()
 }
 
 /// Requests, failed ones, measured prompts and their sum, by group.
@@ -205,13 +205,13 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
         assert_eq!(grouped(&report.groups), scan(his(), |row| row.key.to_string()), "{label}");
         let of_bob =
             UsageQuery { period, key: None, step: Step::Hour, person: Some(world.bob), group: Some(Grouping::Key) };
-        let of_bob = world.store.usage(&operator, &of_bob).await.unwrap().unwrap();
+        let of_bob = world.store.usage().report(&operator, &of_bob).await.unwrap().unwrap();
         assert_eq!(grouped(&of_bob.groups), grouped(&report.groups), "{label}");
 
         // Of the key that was Ada's before, too, he sees his part.
         let of_key =
             UsageQuery { period, key: Some(keys[3]), step: Step::Hour, person: None, group: Some(Grouping::Project) };
-        let of_key = world.store.usage(&bob, &of_key).await.unwrap().unwrap();
+        let of_key = world.store.usage().report(&bob, &of_key).await.unwrap().unwrap();
         let his = || his().filter(|row| row.key == keys[3]);
         assert_eq!(of_key.totals.requests, his().count() as u64, "{label}");
         assert_eq!(grouped(&of_key.groups), scan(his(), project), "{label}");
@@ -221,12 +221,12 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
     let ada = world.viewer(world.ada).await;
     let all = Period::exactly(Timestamp::from_seconds(start), Timestamp::from_seconds(start + 4 * DAY));
     assert_eq!(world.report(&ada, all, Grouping::Person).await.totals.requests, 600);
-    let developer = world.store.set_role(operator.admin().unwrap(), world.bob, Role::Developer).await;
+    let developer = world.store.accounts().set_role(operator.admin().unwrap(), world.bob, Role::Developer).await;
     assert!(developer.is_ok());
 
     // A former owner keeps the requests, and does not see the key's current name and project.
     let secret = KeyChange::Project(Project::parse_optional("secret").unwrap());
-    assert!(world.store.change_key(&operator, keys[3], &[KeyChange::Owner(Some(world.ada)), secret]).await.unwrap());
+    assert!(world.store.keys().change(&operator, keys[3], &[KeyChange::Owner(Some(world.ada)), secret]).await.unwrap());
     let his = || world.rows.iter().filter(|row| row.owner == Some(world.bob));
     let report = world.report(&bob, all, Grouping::Project).await;
     assert_eq!(grouped(&report.groups), scan(his(), project));
@@ -237,13 +237,14 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
     });
     let given = given.unwrap();
     assert_eq!((given.is_visible, &given.project, &*given.name), (false, &None, "given to another person"));
-    let listed = world.store.requests(&bob, &RequestQuery { limit: 1000, ..RequestQuery::default() }).await.unwrap();
+    let listed =
+        world.store.usage().requests(&bob, &RequestQuery { limit: 1000, ..RequestQuery::default() }).await.unwrap();
     let mut ids: Vec<_> = his().map(|row| row.request_id).collect();
     ids.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
     assert_eq!(listed.iter().map(|row| row.request_id).collect::<Vec<_>>(), ids);
     assert!(listed.iter().all(|row| (row.key_name == "given to another person") == (row.key == keys[3])));
     for row in &world.rows {
-        let found = world.store.request(&bob, row.request_id).await.unwrap();
+        let found = world.store.usage().request(&bob, row.request_id).await.unwrap();
         assert_eq!(found.is_some(), row.owner == Some(world.bob), "{}", row.request_id);
     }
 }
@@ -265,12 +266,12 @@ async fn late_rows_are_counted(database: TestDatabase) {
             ledger.record(row, None).await.unwrap();
         }
         for when in ["first", "again"] {
-            let report = store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+            let report = store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
             assert_eq!(report.totals.requests, 5 * round, "{when}");
             assert_eq!(report.groups[0].figures.requests, 5 * round, "{when}");
         }
         writer.stop();
-        let of_keys = store.usage_by_key(&Viewer::operator(), period).await.unwrap();
+        let of_keys = store.usage().by_key(&Viewer::operator(), period).await.unwrap();
         assert_eq!(of_keys[&key].requests, 5 * round);
     }
 }
@@ -289,7 +290,7 @@ async fn hours_whose_rows_were_deleted_are_counted_whole(database: TestDatabase)
     writer.stop();
     let period = Period::exactly(Timestamp::from_seconds(hour + 1_000), Timestamp::from_seconds(hour + 2_000));
     let query = UsageQuery { period, key: None, step: Step::Hour, person: None, group: Some(Grouping::Key) };
-    let report = async || store.usage(&Viewer::operator(), &query).await.unwrap().unwrap();
+    let report = async || store.usage().report(&Viewer::operator(), &query).await.unwrap().unwrap();
     let exact = report().await;
     assert_eq!((exact.totals.requests, exact.is_widened, exact.groups[0].figures.requests), (1, false, 1));
 
@@ -320,10 +321,10 @@ async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
     assert_eq!(world.report(&operator, period, Grouping::Key).await.cost, None);
 
     let search = Project::parse("search").unwrap();
-    store.set_price(admin, None, price("1", "2"), "EUR".parse().ok()).await.unwrap();
+    store.prices().set(admin, None, price("1", "2"), "EUR".parse().ok()).await.unwrap();
     for with_project in [false, true] {
         if with_project {
-            store.set_price(admin, Some(&search), price("0.5", "0.000001"), None).await.unwrap();
+            store.prices().set(admin, Some(&search), price("0.5", "0.000001"), None).await.unwrap();
         }
         let cost = |rows: Vec<&Entry>| {
             let of = |row: &&Entry| {
@@ -357,8 +358,8 @@ async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
     // Usage counts for the project that the key had at that time.
     let before = world.report(&operator, period, Grouping::Project).await;
     let change = KeyChange::Project(None);
-    assert!(store.change_key(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
-    assert!(store.change_key(&operator, world.keys[1], &[change]).await.unwrap());
+    assert!(store.keys().change(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
+    assert!(store.keys().change(&operator, world.keys[1], &[change]).await.unwrap());
     assert_eq!(world.report(&operator, period, Grouping::Project).await.groups, before.groups);
     assert!(before.groups.iter().any(|group| group.label == GroupLabel::Project(Some(search.clone()))));
 }
@@ -368,22 +369,22 @@ async fn prices_are_in_one_currency(database: TestDatabase) {
     let operator = Viewer::operator();
     let admin = operator.admin().unwrap();
     let search = Project::parse("search").unwrap();
-    let refused = store.set_price(admin, None, price("1", "1"), None).await;
+    let refused = store.prices().set(admin, None, price("1", "1"), None).await;
     assert!(matches!(refused, Err(PriceError::NoCurrency)), "{refused:?}");
-    store.set_price(admin, None, price("1", "1"), "EUR".parse().ok()).await.unwrap();
-    let refused = store.set_price(admin, Some(&search), price("1", "1"), "USD".parse().ok()).await;
+    store.prices().set(admin, None, price("1", "1"), "EUR".parse().ok()).await.unwrap();
+    let refused = store.prices().set(admin, Some(&search), price("1", "1"), "USD".parse().ok()).await;
     assert!(matches!(refused, Err(PriceError::OtherCurrency(_))), "{refused:?}");
-    store.set_price(admin, Some(&search), price("3", "4"), None).await.unwrap();
-    store.set_price(admin, Some(&search), price("5", "6"), "EUR".parse().ok()).await.unwrap();
-    let prices = store.prices(&operator).await.unwrap();
+    store.prices().set(admin, Some(&search), price("3", "4"), None).await.unwrap();
+    store.prices().set(admin, Some(&search), price("5", "6"), "EUR".parse().ok()).await.unwrap();
+    let prices = store.prices().list(&operator).await.unwrap();
     assert_eq!((prices.default, prices.projects[&search]), (Some(price("1", "1")), price("5", "6")));
-    assert!(store.remove_price(admin, None).await.unwrap());
-    assert!(!store.remove_price(admin, None).await.unwrap());
-    assert!(store.remove_price(admin, Some(&search)).await.unwrap());
-    store.set_price(admin, None, price("1", "1"), "USD".parse().ok()).await.unwrap();
+    assert!(store.prices().remove(admin, None).await.unwrap());
+    assert!(!store.prices().remove(admin, None).await.unwrap());
+    assert!(store.prices().remove(admin, Some(&search)).await.unwrap());
+    store.prices().set(admin, None, price("1", "1"), "USD".parse().ok()).await.unwrap();
     let bob = account(&store, "bob").await;
     let origin = Origin { address: "10.0.0.1".into(), agent: "a browser".into() };
-    let bob = store.begin_session(bob, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer;
+    let bob = store.sessions().begin(bob, &origin, store::Proof::Password("hash")).await.unwrap().session.viewer;
     assert!(bob.admin().is_none(), "only administrators set prices");
 }
 
@@ -421,10 +422,10 @@ async fn filters_find_the_same_requests_as_a_scan_of_the_rows(database: TestData
         let mut expected: Vec<_> = world.rows.iter().filter(is_found).map(|row| row.request_id).collect();
         expected.sort_unstable_by_key(|id| std::cmp::Reverse(*id));
         expected.dedup();
-        let found = world.store.requests(&operator, &query).await.unwrap();
+        let found = world.store.usage().requests(&operator, &query).await.unwrap();
         assert_eq!(found.iter().map(|row| row.request_id).collect::<Vec<_>>(), expected, "{query:?}");
         let few = RequestQuery { limit: 7, ..query.clone() };
-        let page = world.store.search_requests(&operator, &few).await.unwrap();
+        let page = world.store.usage().search_requests(&operator, &few).await.unwrap();
         assert_eq!(page.rows, found[..found.len().min(7)], "{query:?}");
     }
 }
@@ -434,13 +435,13 @@ async fn lines_of_the_audit_log_are_found_by_any_part(database: TestDatabase) {
     let (_, operator) = (account(&store, "ada").await, Viewer::operator());
     let found = async |query: AuditQuery| {
         let query = AuditQuery { limit: 100, ..query };
-        let page = store.audit(operator.admin().unwrap(), &query).await.unwrap();
+        let page = store.audit_log().search(operator.admin().unwrap(), &query).await.unwrap();
         assert_eq!(page.searched_to, None);
         page.records.into_iter().map(|line| line.subject.name).collect::<Vec<_>>()
     };
     for name in ["Žižek", "100 %", "a_b"] {
         let new = NewKey { name: KeyName::parse(name).unwrap(), completions: true, expires_at: None, project: None };
-        store.create_key(&operator, new, u64::MAX).await.unwrap();
+        store.keys().create(&operator, new, u64::MAX).await.unwrap();
     }
     let subject = |text: &str| AuditQuery { subject: text.into(), ..AuditQuery::default() };
     for (typed, lines) in [("Ž", 1), ("ižEK", 1), ("100 %", 1), ("%", 1), ("_", 1), ("a_b", 1), ("axb", 0), ("\\", 0)]

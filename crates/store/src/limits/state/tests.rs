@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
-use super::*;
-use crate::limits::{BudgetPeriod, BudgetUnit, Limit, LimitTable, Spending};
+use crate::limits::spending::Spending;
+use crate::limits::state::*;
+use crate::limits::table::LimitTable;
+use crate::values::{BudgetPeriod, BudgetUnit, Limit};
 
 const START: Timestamp = Timestamp::from_seconds(1_800_000_000);
 

@@ -1,0 +1,97 @@
+//! Reads all tables for a copy, in one snapshot of a file that is opened read-only.
+
+use std::path::Path;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, Row};
+
+use crate::copying::copy::{Cell, ColumnType, CopyError, Table};
+use crate::database::snapshot::Snapshot;
+use crate::database::sqlite::pool::ready;
+use crate::database::sqlite::{BUSY_TIMEOUT, schema};
+use crate::usage::latency::Latencies;
+use crate::usage::reports::read_everything;
+use crate::{StoreError, UsageReport};
+
+const DAY_MICROS: u64 = 86_400_000_000;
+
+pub(crate) struct Export {
+    connection: Connection,
+}
+
+impl Export {
+    pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(StoreError::from)?;
+        connection.busy_timeout(BUSY_TIMEOUT).map_err(StoreError::from)?;
+        // From the first query on, this connection sees one snapshot.
+        connection.execute_batch("BEGIN").map_err(StoreError::from)?;
+        let (found, known) = schema::versions(&connection).map_err(StoreError::from)?;
+        match found == known {
+            true => Ok(Self { connection }),
+            false => Err(CopyError::Outdated { found, known }),
+        }
+    }
+
+    /// The first and the last day with requests, in days since 1970.
+    pub(crate) fn days(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        let bounds = "SELECT min(id), max(id) FROM requests";
+        let (first, last): (Option<[u8; 16]>, Option<[u8; 16]>) =
+            self.connection.query_row(bounds, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let day = |id| chat::RequestId::from_bytes(id).unix_micros() / DAY_MICROS;
+        Ok(first.map(day).zip(last.map(day)))
+    }
+
+    /// Count and sums of a table.
+    pub(crate) fn check(&self, table: &Table) -> Result<Vec<i64>, StoreError> {
+        let check = format!("SELECT {} FROM ({})", table.checks(), table.query());
+        Ok(self
+            .connection
+            .query_row(&check, [], |row| (0..row.as_ref().column_count()).map(|at| row.get(at)).collect())?)
+    }
+
+    /// Reads a table in batches, until `take` returns `false`.
+    pub(crate) fn read(
+        &mut self,
+        table: &Table,
+        batch: usize,
+        mut take: impl FnMut(Vec<Vec<Cell>>) -> bool,
+    ) -> Result<(), StoreError> {
+        let mut all = self.connection.prepare(&table.query())?;
+        let mut rows = all.query([])?;
+        let mut read = Vec::with_capacity(batch);
+        while let Some(row) = rows.next()? {
+            let cells = table.columns.iter().enumerate().map(|(at, (_, kind))| cell(row, at, *kind));
+            read.push(cells.collect::<Result<_, _>>()?);
+            if read.len() == batch && !take(std::mem::replace(&mut read, Vec::with_capacity(batch))) {
+                return Ok(());
+            }
+        }
+        take(read);
+        Ok(())
+    }
+
+    pub(crate) fn report(&mut self) -> Result<UsageReport, StoreError> {
+        ready(read_everything(&mut Snapshot::Sqlite(&mut self.connection)))
+    }
+}
+
+fn cell(row: &Row<'_>, column: usize, kind: ColumnType) -> Result<Cell, StoreError> {
+    Ok(match (row.get_ref(column)?, kind) {
+        (ValueRef::Null, _) => Cell::Null,
+        (ValueRef::Integer(number), _) => Cell::Number(number),
+        (ValueRef::Real(number), _) => Cell::Real(number as f32),
+        (ValueRef::Text(text), _) => {
+            Cell::Text(str::from_utf8(text).map_err(|_| StoreError::Corrupt("text"))?.to_owned())
+        }
+        (ValueRef::Blob(blob), ColumnType::Latencies) => {
+            let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
+            Cell::Numbers(latencies.packed().collect())
+        }
+        (ValueRef::Blob(blob), ColumnType::Ids) => match blob.as_chunks() {
+            (ids, []) => Cell::Ids(ids.to_owned()),
+            _ => return Err(StoreError::Corrupt("commit")),
+        },
+        (ValueRef::Blob(blob), _) => Cell::Bytes(blob.to_owned()),
+    })
+}

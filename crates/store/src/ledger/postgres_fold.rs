@@ -1,0 +1,245 @@
+//! PostgreSQL's part of folding: one replica at a time adds the rows of all replicas to the sums, on a separate thread and
+//! connection. Any other replica takes over when it stops.
+//!
+//! Commits are folded once they are visible, in any order.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+
+use crate::StoreError;
+use crate::database::clock::StoreClock;
+use crate::database::postgres::number;
+use crate::database::postgres::schema::FOLD_LOCK;
+use crate::database::postgres::server::{Server, Session};
+use crate::database::snapshot::Snapshot;
+use crate::ledger::counters::LedgerCounters;
+use crate::ledger::fold::{Backlog, log_unreadable, take_ready};
+use crate::ledger::postgres_columns::FigureColumns;
+use crate::usage::rollup::{KeySum, Rollups};
+use crate::usage::unfolded::{each_row, unfolded};
+use crate::values::{AccountId, Project};
+
+/// Rows per transaction.
+const MAX_ROWS: usize = 8_192;
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Folds until it is dropped.
+pub(crate) struct FoldThread {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FoldThread {
+    pub(crate) fn start(
+        server: Server,
+        clock: Arc<StoreClock>,
+        counters: Arc<LedgerCounters>,
+    ) -> Result<Self, StoreError> {
+        let (stop, stopped) = channel();
+        let run = move || run(&server, &clock, &counters, &stopped);
+        let thread = std::thread::Builder::new().name("fold".into()).spawn(run).map_err(StoreError::Thread)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for FoldThread {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the fold thread panicked");
+        }
+    }
+}
+
+fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: &Receiver<()>) {
+    let (mut open, mut failing_since) = (None, None);
+    let mut is_stopped = false;
+    loop {
+        let fold = AssertUnwindSafe(|| server.block_on(fold_once(server, &mut open, clock.now_micros())));
+        // A panic must not end the thread: rows would no longer be folded.
+        let folded = catch_unwind(fold).unwrap_or(Err(StoreError::Panicked));
+        let wait = match folded {
+            Ok(backlog) => {
+                failing_since = None;
+                counters.set_backlog(&backlog, clock.now_micros());
+                if backlog.is_ready { Duration::ZERO } else { INTERVAL }
+            }
+            Err(error) => {
+                open = None;
+                if failing_since.is_none() {
+                    tracing::warn!(cause = %error, "rows could not be added to the sums; retrying twice a second");
+                }
+                counters.set_fold_lag(failing_since.get_or_insert_with(Instant::now).elapsed());
+                INTERVAL
+            }
+        };
+        if is_stopped {
+            return;
+        }
+        // Once more after the last commit, unless folding fails: it would delay the stop of the service.
+        is_stopped = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
+        if is_stopped && failing_since.is_some() {
+            return;
+        }
+    }
+}
+
+async fn fold_once(server: &Server, open: &mut Option<FoldConnection>, now_micros: u64) -> Result<Backlog, StoreError> {
+    let limited = tokio::time::timeout(server.timeout(), async {
+        let connection = match open.take() {
+            Some(open) if !open.client.is_closed() => open,
+            _ => FoldConnection::new(server).await?,
+        };
+        open.insert(connection).fold(now_micros).await
+    });
+    limited.await.unwrap_or(Err(StoreError::TimedOut))
+}
+
+struct FoldConnection {
+    client: Session,
+    touch_keys: Statement,
+    add_sums: Statement,
+    add_hours: Statement,
+}
+
+impl FoldConnection {
+    async fn new(server: &Server) -> Result<Self, StoreError> {
+        let client = server.connect().await?;
+        Ok(Self {
+            touch_keys: client.prepare(TOUCH_KEYS).await?,
+            add_sums: client.prepare(&ADD_SUMS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
+            add_hours: client.prepare(&ADD_HOURS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
+            client,
+        })
+    }
+
+    /// Adds rows to the sums, unless another replica holds the lock.
+    async fn fold(&mut self, now_micros: u64) -> Result<Backlog, StoreError> {
+        self.client.batch_execute("BEGIN").await?;
+        let lock = "SELECT pg_try_advisory_xact_lock($1)";
+        let holds_lock: bool = self.client.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
+        let mut snapshot = Snapshot::Postgres(&self.client);
+        let (listed, mut unreadable) = unfolded(&mut snapshot).await?;
+        let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
+        if !holds_lock {
+            ready.iter().for_each(|commit| backlog.add(commit));
+            backlog.is_ready = false;
+        } else if !ready.is_empty() || !unreadable.is_empty() {
+            let mut rollups = Rollups::default();
+            unreadable.extend(each_row(&mut snapshot, &ready, |row| rollups.add(&row)).await?);
+            backlog.unreadable = unreadable.len() as u64;
+            let numbers: Vec<_> = unreadable.iter().map(|commit| commit.number()).collect();
+            self.client.execute(SET_ASIDE, &[&numbers]).await?;
+            self.touch_keys(&rollups).await?;
+            self.add_sums(&rollups).await?;
+            self.add_hours(&rollups).await?;
+            let commits: Vec<_> = ready.iter().map(|commit| commit.id.number()).collect();
+            self.client.execute("DELETE FROM unfolded WHERE commit_id = ANY ($1)", &[&commits]).await?;
+        }
+        self.client.batch_execute("COMMIT").await?;
+        log_unreadable(&unreadable[..backlog.unreadable as usize]);
+        Ok(backlog)
+    }
+
+    async fn touch_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (keys, at): (Vec<_>, Vec<_>) =
+            rollups.last_uses().into_iter().map(|(key, at)| (key.to_string(), at.as_millis() as i64)).unzip();
+        if !keys.is_empty() {
+            self.client.execute(&self.touch_keys, &[&keys, &at]).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_sums(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (mut spans, mut starts, mut keys, mut owners, mut projects) = (vec![], vec![], vec![], vec![], vec![]);
+        let (mut figures, mut succeeded) = (FigureColumns::default(), vec![]);
+        for (key, KeySum { figures: sums, succeeded: count }) in rollups.sums() {
+            spans.push(key.span.seconds() as i64);
+            starts.push(key.start as i64);
+            keys.push(key.part.key.to_string());
+            owners.push(key.part.owner.as_ref().map_or("", AccountId::as_str));
+            projects.push(key.part.project.as_ref().map_or("", Project::as_str));
+            succeeded.push(*count as i64);
+            figures.push(sums);
+        }
+        if !keys.is_empty() {
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&spans, &starts, &keys, &owners, &projects];
+            parameters.extend(figures.parameters());
+            parameters.push(&succeeded);
+            self.client.execute(&self.add_sums, &parameters).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_hours(&self, rollups: &Rollups) -> Result<(), StoreError> {
+        let (mut scopes, mut starts, mut statuses, mut codes, mut owners) = (vec![], vec![], vec![], vec![], vec![]);
+        let (mut figures, mut last_uses) = (FigureColumns::default(), vec![]);
+        // One array for all latencies, with each row's bounds in it: `unnest` would flatten an array of arrays.
+        let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
+        for (key, sums, counts) in rollups.hours() {
+            scopes.push(key.scope.to_string());
+            starts.push(key.start as i64);
+            statuses.push(key.status as i16);
+            codes.push(key.code.as_str());
+            owners.push(key.owner.as_ref().map_or("", AccountId::as_str));
+            figures.push(sums);
+            last_uses.push(sums.last_at.as_millis() as i64);
+            begins.push(latencies.len() as i32 + 1);
+            latencies.extend(counts.packed());
+            ends.push(latencies.len() as i32);
+        }
+        if !scopes.is_empty() {
+            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&scopes, &starts, &statuses, &codes];
+            parameters.extend(figures.parameters());
+            parameters.extend([&last_uses as &(dyn ToSql + Sync), &begins, &ends, &latencies, &owners]);
+            self.client.execute(&self.add_hours, &parameters).await?;
+        }
+        Ok(())
+    }
+}
+
+const SET_ASIDE: &str = "WITH unreadable AS (DELETE FROM unfolded WHERE commit_id = ANY ($1) RETURNING *)
+    INSERT INTO unreadable_commits SELECT * FROM unreadable";
+
+const TOUCH_KEYS: &str = "UPDATE keys SET last_used_at = used.at FROM (
+        SELECT keys.id, each.at FROM keys JOIN unnest($1::text[], $2::bigint[]) AS each (id, at) ON each.id = keys.id
+        WHERE last_used_at IS NULL OR last_used_at < each.at ORDER BY keys.id FOR NO KEY UPDATE OF keys
+    ) AS used WHERE keys.id = used.id";
+
+/// The part that both statements share.
+const ADD_FIGURES: &str = "requests = sums.requests + excluded.requests,
+    prompt_tokens = sums.prompt_tokens + excluded.prompt_tokens,
+    prompt_measured = sums.prompt_measured + excluded.prompt_measured,
+    completion_tokens = sums.completion_tokens + excluded.completion_tokens,
+    completion_measured = sums.completion_measured + excluded.completion_measured,
+    total_tokens = sums.total_tokens + excluded.total_tokens,
+    total_measured = sums.total_measured + excluded.total_measured";
+
+const ADD_SUMS: &str = r#"INSERT INTO sums AS sums SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[],
+        $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],
+        $12::bigint[], $13::bigint[]) AS new (span, start, key_id, account, project)
+    ORDER BY span, start, key_id COLLATE "C", account COLLATE "C", project COLLATE "C"
+    ON CONFLICT (span, start, key_id, account, project) DO UPDATE SET
+        ADD_FIGURES,
+        succeeded = sums.succeeded + excluded.succeeded"#;
+
+/// Descending, so that the scope of everyone, the empty text, comes last.
+const ADD_HOURS: &str = r#"INSERT INTO rollups AS sums
+    SELECT party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens, completion_measured,
+        total_tokens, total_measured, last_at, ($15::bigint[])[begins:ends], account
+    FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+        $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[], $14::integer[],
+        $16::text[])
+        AS new (party, start, status, code, requests, prompt_tokens, prompt_measured, completion_tokens,
+            completion_measured, total_tokens, total_measured, last_at, begins, ends, account)
+    ORDER BY party COLLATE "C" DESC, start, status, code COLLATE "C", account COLLATE "C"
+    ON CONFLICT (party, start, status, code, account) DO UPDATE SET
+        ADD_FIGURES,
+        last_at = greatest(sums.last_at, excluded.last_at),
+        latencies = merge_latencies(sums.latencies, excluded.latencies)"#;

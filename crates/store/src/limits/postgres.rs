@@ -1,0 +1,410 @@
+//! PostgreSQL's part of limits. One task per replica reserves for all of the replica's requests, in a transaction that
+//! locks the rows of their limits: each replica sees the reservations of all others. The statement that commits a
+//! request's row counts its spending and ends its reservation.
+//!
+//! Reservations are in unlogged tables: after a crash of the server or a failover, replicas store theirs again when they
+//! reconnect. Reservations of a stopped replica expire.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chat::{RequestId, Timestamp};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
+use uuid::Uuid;
+
+use crate::StoreError;
+use crate::database::clock::StoreClock;
+use crate::database::postgres::server::{Server, Session};
+use crate::database::postgres::{count, number, signed};
+use crate::limits::permit::{Keeper, Permit, Release, Reserve, ReserveError};
+use crate::limits::rate::Rate;
+use crate::limits::spending::{PeriodStarts, Spending, SpentInPeriods};
+use crate::limits::state::{Reservation, ScopeState, Share, State};
+use crate::limits::table::CallerLimits;
+use crate::values::{BudgetPeriod, Scope};
+
+/// Requests decided per transaction.
+const MAX_BATCH: usize = 1_024;
+/// Reservations expire if their replica does not renew them for this long.
+const LEASE: Duration = Duration::from_secs(10);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
+/// Replicas count in different slots, so that their commits do not wait for each other. Two replicas in the same slot wait
+/// for each other, but still count correctly.
+const SLOTS: u64 = 64;
+
+/// The slot of a replica, for as long as it runs. Slot 0 has the spending from before there was a budget.
+pub(crate) fn choose_slot() -> i64 {
+    signed(1 + getrandom::u64().unwrap_or(0) % SLOTS)
+}
+
+/// The task of this replica, which ends when this is dropped.
+pub(crate) struct PostgresReservations(UnboundedSender<Reserve>);
+
+impl PostgresReservations {
+    pub(super) fn start(server: &Server, clock: Arc<StoreClock>) -> Self {
+        let (sender, received) = unbounded_channel();
+        let task = LimitTask {
+            server: server.clone(),
+            clock,
+            connection: None,
+            held: HashMap::new(),
+            ended: Vec::new(),
+            is_in_use: false,
+        };
+        drop(server.spawn(task.run(received)));
+        Self(sender)
+    }
+
+    pub(super) async fn reserve(&self, reservation: Reservation, limits: CallerLimits) -> Result<Permit, ReserveError> {
+        let (reply, decided) = oneshot::channel();
+        let gone = || StoreError::Unreachable("the task for limits has ended".into());
+        let permit = Permit::new(reservation, Keeper::Database(self.0.clone()));
+        self.0.send(Reserve::Take { permit, limits, reply }).map_err(|_| gone())?;
+        decided.await.unwrap_or_else(|_| Err(gone().into()))
+    }
+}
+
+struct LimitTask {
+    server: Server,
+    clock: Arc<StoreClock>,
+    connection: Option<LimitConnection>,
+    /// Reservations of this replica.
+    held: HashMap<RequestId, Held>,
+    /// Ended reservations that are still in the table.
+    ended: Vec<Uuid>,
+    /// Whether there was a decision since the last renewal.
+    is_in_use: bool,
+}
+
+struct Held {
+    reservation: Reservation,
+    /// Whether it was stored again, possibly after the commit that ended it.
+    is_renewed: bool,
+}
+
+struct Question {
+    permit: Permit,
+    limits: CallerLimits,
+    reply: oneshot::Sender<Result<Permit, ReserveError>>,
+}
+
+impl LimitTask {
+    async fn run(mut self, mut received: UnboundedReceiver<Reserve>) {
+        let mut batch = Vec::new();
+        let mut ticks = interval(RENEWAL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                count = received.recv_many(&mut batch, MAX_BATCH) => if count == 0 { return },
+                _ = ticks.tick() => self.renew().await,
+            }
+            let mut questions = Vec::new();
+            for message in batch.drain(..) {
+                match message {
+                    // The caller has hung up: nothing is reserved.
+                    Reserve::Take { reply, .. } if reply.is_closed() => {}
+                    Reserve::Take { permit, limits, reply } => questions.push(Question { permit, limits, reply }),
+                    Reserve::Release(release) => self.end(release),
+                }
+            }
+            if !questions.is_empty() {
+                self.decide(questions).await;
+            }
+            if !self.ended.is_empty() {
+                self.delete_ended().await;
+            }
+        }
+    }
+
+    fn end(&mut self, Release { request, is_settled }: Release) {
+        if self.held.remove(&request).is_some_and(|held| held.is_renewed || !is_settled) {
+            self.ended.push(id(request));
+        }
+    }
+
+    async fn decide(&mut self, questions: Vec<Question>) {
+        self.is_in_use = true;
+        let decided = match timeout(self.server.timeout(), self.transact(&questions)).await {
+            Ok(decided) => decided,
+            Err(_elapsed) => Err(StoreError::TimedOut),
+        };
+        if let Err(error) = &decided {
+            self.connection = None; // the server rolls back
+            tracing::warn!(cause = %error, "limits could not be shared with other replicas");
+        }
+        let mut decided = decided.map(Vec::into_iter);
+        for Question { permit, reply, .. } in questions {
+            let reservation = *permit.reservation();
+            let result = match &mut decided {
+                Ok(decided) => decided.next().unwrap_or(Err(StoreError::Corrupt("decision").into())),
+                Err(error) => {
+                    self.ended.push(id(reservation.request)); // it may have been committed nevertheless
+                    Err(StoreError::Unreachable(error.to_string()).into())
+                }
+            };
+            if result.is_ok() {
+                self.held.insert(reservation.request, Held { reservation, is_renewed: false });
+            }
+            let _ = reply.send(result.map(|()| permit)); // a permit that is not received is dropped, which releases it
+        }
+    }
+
+    /// Decides all questions in their order, and stores the granted reservations.
+    async fn transact(&mut self, questions: &[Question]) -> Result<Vec<Result<(), ReserveError>>, StoreError> {
+        self.connect().await?;
+        let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
+        let scopes: BTreeSet<Scope> =
+            questions.iter().flat_map(|question| question.limits.iter().map(|(scope, _)| scope)).collect();
+        let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
+        let starts: Vec<[Timestamp; 2]> = {
+            let mut starts = PeriodStarts::default();
+            questions
+                .iter()
+                .map(|question| starts.containing(question.permit.reservation().request.timestamp()))
+                .collect()
+        };
+        let times: BTreeSet<i64> = starts.iter().flatten().map(|start| signed(start.as_millis())).collect();
+        let times: Vec<i64> = times.into_iter().collect();
+        let now = self.clock.now();
+        let millis = signed(now.as_millis());
+        let session = &open.session;
+        let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
+        let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
+        // Pipelined; the server runs them one after the other, each with a separate snapshot. So the reads after the lock
+        // see everything that its previous holder has committed.
+        let (_, _, reserved, shares, spending) = tokio::try_join!(
+            session.batch_execute("BEGIN"),
+            session.execute(&open.lock, &of_scopes),
+            session.query(&open.reserved, &at),
+            session.query(&open.shares, &active),
+            session.query(&open.spending, &in_periods),
+        )?;
+        let mut state = read_state(&reserved, &shares)?;
+        let spending = read_spending(&spending)?;
+        let mut decided = Vec::new();
+        for (Question { permit, limits, .. }, [day, month]) in questions.iter().zip(starts) {
+            let spent = limits.iter().map(|(scope, _)| {
+                let of = |period, start| spending.get(&(scope, period, start)).copied().unwrap_or_default();
+                (scope, SpentInPeriods { day: of(BudgetPeriod::Day, day), month: of(BudgetPeriod::Month, month) })
+            });
+            let result = state.reserve(limits, permit.reservation(), &spent.collect(), now);
+            decided.push(result.map_err(ReserveError::Refused));
+        }
+        let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
+        let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
+        let shares = ShareColumns::changed(&state, questions);
+        tokio::try_join!(insert(open, &granted, now), shares.store(open), async {
+            Ok(session.batch_execute("COMMIT").await?)
+        },)?;
+        Ok(decided)
+    }
+
+    /// Renews all reservations of this replica, and deletes expired ones of any replica.
+    async fn renew(&mut self) {
+        let held: Vec<_> = self.held.values().map(|held| held.reservation).collect();
+        if held.is_empty() && !std::mem::take(&mut self.is_in_use) {
+            return;
+        }
+        self.held.values_mut().for_each(|held| held.is_renewed = true);
+        let now = self.clock.now();
+        let renewed = async {
+            self.connect().await?;
+            let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
+            insert(open, &held, now).await?;
+            let millis = signed(now.as_millis());
+            open.session.execute_typed(DELETE_LAPSED_RESERVATIONS, &[number(&millis)]).await?;
+            open.session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
+            Ok(())
+        };
+        if !matches!(timeout(LEASE, renewed).await, Ok(Ok(()))) {
+            self.connection = None;
+        }
+    }
+
+    /// Reservations that cannot be deleted now will expire.
+    async fn delete_ended(&mut self) {
+        let ended = std::mem::take(&mut self.ended);
+        if let Some(open) = &self.connection
+            && !matches!(timeout(self.server.timeout(), open.session.execute(&open.delete, &[&ended])).await, Ok(Ok(_)))
+        {
+            self.connection = None;
+        }
+    }
+
+    /// Stores the reservations again after reconnecting, because the server may have lost them.
+    async fn connect(&mut self) -> Result<(), StoreError> {
+        if self.connection.as_ref().is_some_and(|open| !open.session.is_closed()) {
+            return Ok(());
+        }
+        let open = LimitConnection::open(&self.server).await?;
+        let held: Vec<_> = self.held.values().map(|held| held.reservation).collect();
+        self.held.values_mut().for_each(|held| held.is_renewed = true);
+        insert(&open, &held, self.clock.now()).await?;
+        self.connection = Some(open);
+        Ok(())
+    }
+}
+
+/// Stores reservations, or renews existing ones.
+async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Timestamp) -> Result<(), StoreError> {
+    if reservations.is_empty() {
+        return Ok(());
+    }
+    let requests: Vec<Uuid> = reservations.iter().map(|reservation| id(reservation.request)).collect();
+    let keys: Vec<String> = reservations.iter().map(|reservation| reservation.key.to_string()).collect();
+    let owners: Vec<Option<String>> =
+        reservations.iter().map(|reservation| reservation.owner.map(|owner| owner.to_string())).collect();
+    let tokens: Vec<i64> = reservations.iter().map(|reservation| signed(reservation.tokens)).collect();
+    let until = signed((now + LEASE).as_millis());
+    open.session.execute(&open.insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
+    Ok(())
+}
+
+fn id(request: RequestId) -> Uuid {
+    Uuid::from_bytes(request.to_bytes())
+}
+
+fn read_state(reserved: &[Row], shares: &[Row]) -> Result<State, StoreError> {
+    let mut state = State::default();
+    for row in reserved {
+        let key = row.try_get::<_, &str>(0)?.parse().map_err(|_| StoreError::Corrupt("reservation"))?;
+        let owner = row.try_get::<_, Option<&str>>(1)?.map(str::parse).transpose();
+        let owner = owner.map_err(|_| StoreError::Corrupt("reservation"))?;
+        for scope in Scope::all_of(key, owner) {
+            let state = state.scopes.entry(scope).or_default();
+            state.requests += count(row, 2)?;
+            state.tokens += count(row, 3)?;
+        }
+    }
+    for row in shares {
+        let state = state.scopes.entry(row.try_get::<_, &str>(0)?.parse()?).or_default();
+        let rate = Rate::from_column(count(row, 2)?);
+        match row.try_get::<_, Option<&str>>(1)? {
+            None => state.rate = rate,
+            Some(party) => {
+                let [started_at, active_until] = [count(row, 3)?, count(row, 4)?].map(Timestamp::from_millis);
+                state.parties.insert(party.parse()?, Share { rate, started_at, active_until });
+            }
+        }
+    }
+    Ok(state)
+}
+
+fn read_spending(rows: &[Row]) -> Result<HashMap<(Scope, BudgetPeriod, Timestamp), Spending>, StoreError> {
+    let read = |row: &Row| {
+        let period: &str = row.try_get(1)?;
+        let period = BudgetPeriod::ALL.into_iter().find(|known| known.as_str() == period);
+        let period = period.ok_or(StoreError::Corrupt("period"))?;
+        let spent = Spending { requests: count(row, 3)?, tokens: count(row, 4)?, unmeasured: 0 };
+        Ok(((row.try_get::<_, &str>(0)?.parse()?, period, Timestamp::from_millis(count(row, 2)?)), spent))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Rates of scopes, and the shares of parties in them, as arrays.
+#[derive(Default)]
+struct ShareColumns {
+    scopes: Vec<String>,
+    /// Empty for the scope itself.
+    parties: Vec<String>,
+    rates: Vec<i64>,
+    started: Vec<i64>,
+    active: Vec<i64>,
+}
+
+impl ShareColumns {
+    /// The rates and shares that these questions can have changed, in the order in which replicas lock them.
+    fn changed(state: &State, questions: &[Question]) -> Self {
+        let mut columns = Self::default();
+        let asked: BTreeSet<(String, Scope)> = questions
+            .iter()
+            .flat_map(|question| question.limits.iter())
+            .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
+            .map(|(scope, _)| (scope.to_string(), scope))
+            .collect();
+        let parties: BTreeSet<Scope> =
+            questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
+        for (name, scope) in asked {
+            let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
+            columns.push(&name, None, &Share { rate: *rate, ..Share::default() });
+            for (party, share) in parties.iter().filter_map(|party| Some((party, shares.get(party)?))) {
+                columns.push(&name, Some(*party), share);
+            }
+        }
+        columns
+    }
+
+    async fn store(&self, open: &LimitConnection) -> Result<(), StoreError> {
+        if !self.scopes.is_empty() {
+            let columns: [&Value; 5] = [&self.scopes, &self.parties, &self.rates, &self.started, &self.active];
+            open.session.execute(&open.store_shares, &columns).await?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, scope: &str, party: Option<Scope>, share: &Share) {
+        self.scopes.push(scope.to_owned());
+        self.parties.push(party.map_or_else(String::new, |party| party.to_string()));
+        self.rates.push(signed(share.rate.column()));
+        self.started.push(signed(share.started_at.as_millis()));
+        self.active.push(signed(share.active_until.as_millis()));
+    }
+}
+
+/// A statement's parameter.
+type Value = dyn ToSql + Sync;
+
+struct LimitConnection {
+    session: Session,
+    lock: Statement,
+    reserved: Statement,
+    shares: Statement,
+    spending: Statement,
+    insert: Statement,
+    store_shares: Statement,
+    delete: Statement,
+}
+
+impl LimitConnection {
+    async fn open(server: &Server) -> Result<Self, StoreError> {
+        let session = server.connect_for_prepared().await?;
+        let (lock, reserved, shares, spending, insert, store_shares, delete) = tokio::try_join!(
+            session.prepare(LOCK),
+            session.prepare(RESERVED),
+            session.prepare(SHARES),
+            session.prepare(SPENDING),
+            session.prepare(INSERT),
+            session.prepare(STORE_SHARES),
+            session.prepare(DELETE),
+        )?;
+        Ok(Self { session, lock, reserved, shares, spending, insert, store_shares, delete })
+    }
+}
+
+/// In a fixed order, to avoid deadlocks between replicas.
+const LOCK: &str = "SELECT 1 FROM limits WHERE scope = ANY($1) ORDER BY scope, kind FOR UPDATE";
+const RESERVED: &str = "SELECT key_id, account, count(*), sum(tokens)::bigint FROM reservations
+    WHERE expires_at > $1 GROUP BY key_id, account";
+const SHARES: &str = "SELECT scope, nullif(party, ''), empty_at, started_at, active_until FROM shares
+    WHERE scope = ANY($1) AND (active_until > $2 OR empty_at > $2 * 1000000)";
+const SPENDING: &str = "SELECT scope, period, start, sum(requests)::bigint, sum(tokens)::bigint FROM spending
+    WHERE scope = ANY($1) AND period IN ('day', 'month') AND start = ANY($2) GROUP BY scope, period, start";
+const INSERT: &str = "INSERT INTO reservations (request, key_id, account, tokens, expires_at)
+    SELECT request, key_id, account, tokens, $5
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) AS new (request, key_id, account, tokens)
+    ON CONFLICT (request) DO UPDATE SET expires_at = excluded.expires_at";
+const STORE_SHARES: &str = "INSERT INTO shares (scope, party, empty_at, started_at, active_until)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
+    ON CONFLICT (scope, party) DO UPDATE SET empty_at = excluded.empty_at, started_at = excluded.started_at,
+        active_until = excluded.active_until";
+const DELETE: &str = "DELETE FROM reservations WHERE request = ANY($1)";
+/// Skips rows that another replica is writing.
+const DELETE_LAPSED_RESERVATIONS: &str = "DELETE FROM reservations WHERE request IN (
+    SELECT request FROM reservations WHERE expires_at <= $1 FOR UPDATE SKIP LOCKED)";
+const DELETE_UNUSED_SHARES: &str = "DELETE FROM shares WHERE (scope, party) IN (
+    SELECT scope, party FROM shares WHERE active_until <= $1 AND empty_at <= $1 * 1000000 FOR UPDATE SKIP LOCKED)";

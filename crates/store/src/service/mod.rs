@@ -1,0 +1,4 @@
+//! What the service itself keeps: notices for the webhook, and the search index that it expects.
+
+pub(crate) mod notices;
+pub(crate) mod search_index;
