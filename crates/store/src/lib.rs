@@ -46,7 +46,7 @@ pub use keys::expiry::ExpiringKey;
 pub use keys::key::{Caller, Client, KeyRecord, KeyState, Keys, NewKey};
 pub use keys::search::{KeyOrder, KeySearch};
 pub use ledger::counters::LedgerStats;
-pub use ledger::ledger::{Ledger, LedgerWriter, Receipt, RecordError};
+pub use ledger::queue::{Ledger, LedgerWriter, Receipt, RecordError};
 pub use limits::budget::{BudgetUse, LimitUse};
 pub use limits::in_force::Limits;
 pub use limits::permit::{Permit, ReserveError};
@@ -281,12 +281,12 @@ impl Store {
         match &self.backend {
             Backend::Sqlite(backend) => {
                 let backend = Box::new(SqliteLedger::new(backend.pool().clone(), clock.clone()));
-                ledger::ledger::start(backend, None, clock, counters, retention)
+                ledger::queue::start(backend, None, clock, counters, retention)
             }
             Backend::Postgres(backend) => {
                 let fold = FoldThread::start(backend.server().clone(), clock.clone(), counters.clone())?;
                 let backend = Box::new(PostgresLedger::new(backend.server().clone(), clock.clone()));
-                ledger::ledger::start(backend, Some(fold), clock, counters, retention)
+                ledger::queue::start(backend, Some(fold), clock, counters, retention)
             }
         }
     }

@@ -1,5 +1,8 @@
 //! The database, SQLite or PostgreSQL: connections, transactions, statements that both understand, snapshots, the schemas
-//! and the clock. It knows no table.
+//! and the clock. Only the schemas know tables.
+//!
+//! Every change is one transaction, and changes are made one after the other, across all processes. A commit that was
+//! confirmed is durable. A connection whose caller is gone is reused only once it is idle.
 
 pub(crate) mod clock;
 pub(crate) mod patterns;

@@ -7,7 +7,7 @@ use chat::RequestId;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::ledger::ledger::RecordError;
+use crate::ledger::queue::RecordError;
 
 /// When a row was durable, in microseconds since 1970.
 pub(crate) type Recorded = Result<u64, RecordError>;

@@ -18,8 +18,8 @@ use crate::ledger::counters::LedgerCounters;
 use crate::ledger::fold::{Backlog, CommitTime};
 use crate::ledger::fold_schedule::FoldSchedule;
 use crate::ledger::health::Health;
-use crate::ledger::ledger::{QueuedRow, RecordError, WriterCommand};
 use crate::ledger::pruning::{ClockReading, Deleted, Due, Pruner};
+use crate::ledger::queue::{QueuedRow, RecordError, WriterCommand};
 use crate::ledger::replies::Replies;
 use crate::usage::commit_id::CommitId;
 
