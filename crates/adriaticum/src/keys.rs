@@ -69,7 +69,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             };
             let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
             let changes: Vec<_> = changes.into_iter().flatten().collect();
-            let is_changed = store.keys().change(&operator, id, &changes).await;
+            let is_changed = store.keys().update(&operator, id, &changes).await;
             if !is_changed.map_err(CliError::from_error)? {
                 return Err(no_such_key(id));
             }

@@ -73,6 +73,7 @@ pub use values::{
 use database::clock::StoreClock;
 use database::postgres::Postgres;
 use database::sqlite::Sqlite;
+use database::{Backend, Base};
 use keys::lookup::KeyLookup;
 use ledger::counters::LedgerCounters;
 use ledger::fold::{COUNT_UNREADABLE, describe_unreadable};
@@ -100,15 +101,9 @@ impl fmt::Display for Database {
 }
 
 pub struct Store {
-    backend: Backend,
-    clock: Arc<StoreClock>,
+    base: Base,
     keys: KeyLookup,
     limits: LimitsInForce,
-}
-
-enum Backend {
-    Sqlite(Arc<Sqlite>),
-    Postgres(Postgres),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -201,13 +196,13 @@ impl Store {
                 (Backend::Postgres(backend), clock)
             }
         };
-        let (keys, limits) = (KeyLookup::new(&backend), LimitsInForce::new(&backend, &clock));
-        Ok(Self { backend, clock, keys, limits })
+        let base = Base { backend, clock };
+        Ok(Self { keys: KeyLookup::new(&base.backend), limits: LimitsInForce::new(&base), base })
     }
 
     /// The clock for the expiry of keys, sessions and links.
     pub fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.base.now()
     }
 
     /// The audit log.
@@ -277,8 +272,8 @@ impl Store {
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.
     pub fn start_ledger(&self, retention: Duration) -> Result<(Ledger, LedgerWriter), StoreError> {
-        let (clock, counters) = (self.clock.clone(), Arc::new(LedgerCounters::default()));
-        match &self.backend {
+        let (clock, counters) = (self.base.clock.clone(), Arc::new(LedgerCounters::default()));
+        match &self.base.backend {
             Backend::Sqlite(backend) => {
                 let backend = Box::new(SqliteLedger::new(backend.pool().clone(), clock.clone()));
                 ledger::queue::start(backend, None, clock, counters, retention)
@@ -293,11 +288,11 @@ impl Store {
 
     /// The problems found; empty if there are none. Reads every page of a SQLite file.
     pub async fn check_integrity(&self) -> Result<Vec<String>, StoreError> {
-        let mut problems = match &self.backend {
+        let mut problems = match &self.base.backend {
             Backend::Sqlite(sqlite) => sqlite.faults()?,
             Backend::Postgres(postgres) => postgres.faults().await?,
         };
-        let unreadable = self.connection().await?.query_value(COUNT_UNREADABLE, &[]).await?;
+        let unreadable = self.base.connection().await?.query_value(COUNT_UNREADABLE, &[]).await?;
         problems.extend(describe_unreadable(unreadable));
         Ok(problems)
     }

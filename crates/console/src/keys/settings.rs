@@ -128,7 +128,7 @@ pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleR
             email => Some(find_by_email(user, email).await?.id),
         }));
     }
-    found(user.store().keys().change(user.viewer(), key.id, &changes).await?)?;
+    found(user.store().keys().update(user.viewer(), key.id, &changes).await?)?;
     user.redirect_with_message(&format!("/keys/{}", key.id), &format!("{} was saved.", key.name))
 }
 

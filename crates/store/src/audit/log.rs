@@ -3,12 +3,13 @@
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, SubjectKind};
 use crate::database::patterns::Patterns;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, Transaction, Value, params};
+use crate::database::subject;
 use crate::values::{Admin, Email, Viewer};
-use crate::{Store, StoreError};
 
 /// Lines that one search scans, in some tens of milliseconds.
 const MAX_SCANNED: u64 = 100_000;
@@ -77,9 +78,10 @@ pub struct WrongPasswords {
     pub address: String,
 }
 
-/// The audit log.
-#[derive(Clone, Copy)]
-pub struct AuditLog<'a>(pub(crate) &'a Store);
+subject! {
+    /// The audit log.
+    AuditLog
+}
 
 impl AuditLog<'_> {
     /// The caller limits the number of such lines.
@@ -97,11 +99,10 @@ impl AuditLog<'_> {
             PasswordTry::Passkey => ("anonymous", AuditAction::FailedPasskey { count }),
             PasswordTry::Provider(reason) => ("anonymous", AuditAction::RefusedProviderSignIn { reason, count }),
         };
-        self.0
-            .change_without_viewer(async |transaction| {
-                transaction.audit_as(who, &wrong.address, action, &subject).await
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            transaction.audit_as(who, &wrong.address, action, &subject).await
+        })
+        .await
     }
 
     /// Newest first. A search stops after many lines, so that other searches can run.
@@ -115,7 +116,7 @@ impl AuditLog<'_> {
             let searched_to = (first > 1 && records.len() < limit).then_some(first);
             Ok(AuditPage { records, searched_to })
         };
-        self.0.report(search).await
+        self.long_read(search).await
     }
 }
 

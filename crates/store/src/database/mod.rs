@@ -10,3 +10,46 @@ pub(crate) mod postgres;
 pub(crate) mod snapshot;
 pub(crate) mod sql;
 pub(crate) mod sqlite;
+
+use std::sync::Arc;
+
+use chat::Timestamp;
+
+use clock::StoreClock;
+use postgres::Postgres;
+use sqlite::Sqlite;
+
+/// What every subject uses: connections, transactions, reads of many rows (`sql`, `snapshot`) and the time.
+pub struct Base {
+    pub(crate) backend: Backend,
+    pub(crate) clock: Arc<StoreClock>,
+}
+
+pub(crate) enum Backend {
+    Sqlite(Arc<Sqlite>),
+    Postgres(Postgres),
+}
+
+impl Base {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+/// Declares a subject: a handle of the store with functions that `Base` gives it.
+macro_rules! subject {
+    ($(#[$doc:meta])* $Name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $Name<'a>(pub(crate) &'a $crate::Store);
+
+        impl std::ops::Deref for $Name<'_> {
+            type Target = $crate::database::Base;
+
+            fn deref(&self) -> &$crate::database::Base {
+                &self.0.base
+            }
+        }
+    };
+}
+pub(crate) use subject;

@@ -6,10 +6,11 @@ use rusqlite::params_from_iter;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
+use crate::StoreError;
 use crate::database::postgres::typed;
 use crate::database::sql::{FromColumn, Row, Value};
 use crate::database::sqlite::{numbered, ready};
-use crate::{Backend, Store, StoreError};
+use crate::database::{Backend, Base};
 
 /// A transaction that its owner begins and ends.
 pub(crate) enum Snapshot<'a> {
@@ -98,9 +99,9 @@ impl Snapshot<'_> {
     }
 }
 
-impl Store {
+impl Base {
     /// A read that may take long. SQLite's runs on a separate thread, and PostgreSQL's use at most half of the pool.
-    pub(crate) async fn report<T: Send + 'static>(
+    pub(crate) async fn long_read<T: Send + 'static>(
         &self,
         read: impl AsyncFnOnce(&mut Snapshot<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -113,7 +114,7 @@ impl Store {
     }
 
     /// A read that is always short.
-    pub(crate) async fn snapshot<T>(
+    pub(crate) async fn short_read<T>(
         &self,
         read: impl AsyncFnOnce(&mut Snapshot<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {

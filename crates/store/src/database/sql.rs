@@ -1,8 +1,8 @@
 //! One interface to both databases, so that the code for keys, accounts, sessions, links and the audit log exists once.
 //!
 //! Statements number their parameters `$1`, `$2` and so on. SQLite runs them synchronously on the calling thread;
-//! PostgreSQL is awaited. Every change runs in `Store::change`, which takes the viewer who makes it, or in
-//! `Store::change_without_viewer`, the only function that commits. Code that runs for every request (key lookup, the
+//! PostgreSQL is awaited. Every change runs in `Base::change`, which takes the viewer who makes it, or in
+//! `Base::change_without_viewer`, the only function that commits. Code that runs for every request (key lookup, the
 //! ledger) and code that differs between the databases does not use this interface.
 
 use std::ops::{Deref, DerefMut};
@@ -11,11 +11,12 @@ use chat::{KeyId, RequestId, Timestamp};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
+use crate::StoreError;
 use crate::database::postgres::PooledClient;
 use crate::database::snapshot::Snapshot;
 use crate::database::sqlite::{PooledConnection, ready};
+use crate::database::{Backend, Base};
 use crate::values::{Email, Id, Project, Role};
-use crate::{Backend, Store, StoreError};
 
 /// A connection from the pool of either database. After it is dropped, even midway, the pool reuses it only once it is idle
 /// and in no transaction.
@@ -85,9 +86,9 @@ pub(crate) struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     /// Holds the connection until the transaction has ended.
-    async fn begin(store: &'a Store) -> Result<Self, StoreError> {
-        let now = store.now();
-        let connection = match &store.backend {
+    async fn begin(base: &'a Base) -> Result<Self, StoreError> {
+        let now = base.now();
+        let connection = match &base.backend {
             Backend::Sqlite(backend) => Connection::Sqlite(backend.begin_change()?),
             Backend::Postgres(backend) => Connection::Postgres(backend.begin_change().await?),
         };
@@ -129,7 +130,7 @@ impl<'a> DerefMut for Transaction<'a> {
     }
 }
 
-impl Store {
+impl Base {
     pub(crate) async fn connection(&self) -> Result<Connection<'_>, StoreError> {
         Ok(match &self.backend {
             Backend::Sqlite(backend) => Connection::Sqlite(backend.connection()?),
@@ -399,7 +400,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Database, PostgresSettings};
+    use crate::{Database, PostgresSettings, Store};
 
     /// A store on each backend, with one connection in its pool.
     async fn stores(folder: &tempfile::TempDir) -> [Store; 2] {
@@ -411,15 +412,15 @@ mod tests {
 
     /// Creates a temporary table, which only this connection has.
     async fn mark(store: &Store) {
-        store.connection().await.unwrap().execute("CREATE TEMP TABLE mark (id bigint)", &[]).await.unwrap();
+        store.base.connection().await.unwrap().execute("CREATE TEMP TABLE mark (id bigint)", &[]).await.unwrap();
     }
 
     async fn is_marked(store: &Store) -> bool {
-        store.connection().await.unwrap().execute("INSERT INTO mark VALUES (1)", &[]).await.is_ok()
+        store.base.connection().await.unwrap().execute("INSERT INTO mark VALUES (1)", &[]).await.is_ok()
     }
 
     async fn audit_lines(store: &Store) -> u64 {
-        store.connection().await.unwrap().query_value("SELECT count(*) FROM audit", &[]).await.unwrap()
+        store.base.connection().await.unwrap().query_value("SELECT count(*) FROM audit", &[]).await.unwrap()
     }
 
     const WRITE: &str = "INSERT INTO audit (at, who, address, action, subject_kind, subject_id, subject, details)
@@ -430,14 +431,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for store in stores(&folder).await {
             mark(&store).await;
-            let declined = store.change_without_viewer(async |transaction| {
+            let declined = store.base.change_without_viewer(async |transaction| {
                 transaction.execute(WRITE, &[]).await?;
                 Err::<(), _>(StoreError::Busy)
             });
             assert!(matches!(declined.await, Err(StoreError::Busy)));
             assert_eq!(audit_lines(&store).await, 0);
             assert!(is_marked(&store).await);
-            store.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
+            store.base.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
             assert_eq!(audit_lines(&store).await, 1);
             assert!(is_marked(&store).await);
         }
@@ -460,13 +461,13 @@ mod tests {
     async fn a_change_that_is_dropped_midway_is_rolled_back() {
         let folder = tempfile::tempdir().unwrap();
         for store in stores(&folder).await {
-            let stuck = store.change_without_viewer(async |transaction| {
+            let stuck = store.base.change_without_viewer(async |transaction| {
                 transaction.execute(WRITE, &[]).await?;
                 std::future::pending::<Result<(), StoreError>>().await
             });
             assert!(tokio::time::timeout(Duration::from_millis(200), stuck).await.is_err());
             assert_eq!(audit_lines(&store).await, 0);
-            store.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
+            store.base.change_without_viewer(async |transaction| transaction.execute(WRITE, &[]).await).await.unwrap();
             assert_eq!(audit_lines(&store).await, 1);
         }
     }

@@ -1,13 +1,14 @@
 //! Accounts of people. Passwords arrive here hashed.
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::identity::links::{LinksOf, withdraw_links};
 use crate::identity::second_factors::HAS_SECOND_FACTOR;
 use crate::values::{Account, AccountId, Admin, Email, PersonName, Role, SessionId, Viewer};
-use crate::{Store, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct NewAccount {
@@ -60,13 +61,14 @@ pub enum AccountError {
     Store(#[from] crate::StoreError),
 }
 
-/// People's accounts.
-#[derive(Clone, Copy)]
-pub struct Accounts<'a>(pub(crate) &'a Store);
+subject! {
+    /// People's accounts.
+    Accounts
+}
 
 impl Accounts<'_> {
     pub async fn count(self) -> Result<u64, StoreError> {
-        self.0.connection().await?.query_value("SELECT count(*) FROM accounts WHERE deleted_at IS NULL", &[]).await
+        self.connection().await?.query_value("SELECT count(*) FROM accounts WHERE deleted_at IS NULL", &[]).await
     }
 
     /// `None` for an account that is unknown, disabled or without a password.
@@ -78,14 +80,14 @@ impl Accounts<'_> {
         let read = |row: &Row<'_>| {
             Ok(Credentials { account: row.get(0)?, password: row.get(1)?, has_second_factor: row.get(2)? })
         };
-        self.0.connection().await?.query_optional(&find, params![email.as_str()], read).await
+        self.connection().await?.query_optional(&find, params![email.as_str()], read).await
     }
 
     /// The hash of the viewer's own password; `None` for people who sign in at the identity provider.
     pub async fn password(self, viewer: &Viewer) -> Result<Option<String>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
         let find = "SELECT password FROM accounts WHERE id = $1 AND password <> ''";
-        self.0.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
+        self.connection().await?.query_optional(find, params![&account], |row| row.get(0)).await
     }
 
     /// Changes the viewer's own password, and ends all their sessions except `but`. `false` if the password has changed
@@ -98,60 +100,57 @@ impl Accounts<'_> {
         password: &str,
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let set = "UPDATE accounts SET password = $3 WHERE id = $1 AND password = $2";
-                if transaction.execute(set, params![&account, verified, password]).await? == 0 {
-                    return Ok(false);
-                }
-                let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
-                transaction.execute(end, params![&account, &except]).await?;
-                forget_challenges(transaction, account).await?;
-                transaction.audit(viewer, AuditAction::ChangedPassword, &AuditSubject::viewer(viewer)).await?;
-                Ok(true)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let set = "UPDATE accounts SET password = $3 WHERE id = $1 AND password = $2";
+            if transaction.execute(set, params![&account, verified, password]).await? == 0 {
+                return Ok(false);
+            }
+            let end = "DELETE FROM sessions WHERE account = $1 AND id <> $2";
+            transaction.execute(end, params![&account, &except]).await?;
+            forget_challenges(transaction, account).await?;
+            transaction.audit(viewer, AuditAction::ChangedPassword, &AuditSubject::viewer(viewer)).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// Changes the viewer's display name.
     pub async fn set_own_name(self, viewer: &Viewer, name: &PersonName) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.0
-            .change(viewer, async |transaction| {
-                let set = "UPDATE accounts SET name = $2 WHERE id = $1";
-                transaction.execute(set, params![&account, name.as_str()]).await?;
-                let action = AuditAction::ChangedOwnName { name: name.as_str().to_owned() };
-                transaction.audit(viewer, action, &AuditSubject::viewer(viewer)).await
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let set = "UPDATE accounts SET name = $2 WHERE id = $1";
+            transaction.execute(set, params![&account, name.as_str()]).await?;
+            let action = AuditAction::ChangedOwnName { name: name.as_str().to_owned() };
+            transaction.audit(viewer, action, &AuditSubject::viewer(viewer)).await
+        })
+        .await
     }
 
     pub async fn list(self, _admin: Admin<'_>) -> Result<Vec<Account>, StoreError> {
         let list = format!("SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE deleted_at IS NULL ORDER BY created_at, id");
-        self.0.connection().await?.query(&list, &[], account).await
+        self.connection().await?.query(&list, &[], account).await
     }
 
     /// Ends the person's sessions. A person who is no longer an administrator loses the links that they created.
     pub async fn set_role(self, admin: Admin<'_>, of: AccountId, role: Role) -> Result<AccountChange, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                require_another(admin.0, of)?;
-                require_confirmed(transaction, admin.0).await?;
-                let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-                let set = "UPDATE accounts SET role = $2 WHERE id = $1";
-                transaction.execute(set, params![&of, role.as_str()]).await?;
-                require_an_admin(transaction).await?;
-                if role != found.role {
-                    transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-                }
-                transaction.audit(admin.0, AuditAction::GaveRole { role }, &AuditSubject::person(&found)).await?;
-                let withdrawn_links = match role {
-                    Role::Admin => 0,
-                    Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
-                };
-                Ok(AccountChange { account: Account { role, ..found }, revoked_keys: 0, withdrawn_links })
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let set = "UPDATE accounts SET role = $2 WHERE id = $1";
+            transaction.execute(set, params![&of, role.as_str()]).await?;
+            require_an_admin(transaction).await?;
+            if role != found.role {
+                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            }
+            transaction.audit(admin.0, AuditAction::GaveRole { role }, &AuditSubject::person(&found)).await?;
+            let withdrawn_links = match role {
+                Role::Admin => 0,
+                Role::Developer => withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?,
+            };
+            Ok(AccountChange { account: Account { role, ..found }, revoked_keys: 0, withdrawn_links })
+        })
+        .await
     }
 }
 

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use crate::StoreError;
 use crate::database::sql::{Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::accounts::Credentials;
 use crate::identity::failures::{add_failure, failures};
 use crate::values::{AccountId, Token};
-use crate::{Store, StoreError};
 
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Codes that may be tried after one right password.
@@ -54,9 +55,10 @@ pub enum CodeTry {
     TooManyWrong,
 }
 
-/// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
-#[derive(Clone, Copy)]
-pub struct SignIns<'a>(pub(crate) &'a Store);
+subject! {
+    /// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
+    SignIns
+}
 
 impl SignIns<'_> {
     pub async fn create_challenge(
@@ -65,76 +67,72 @@ impl SignIns<'_> {
         account: AccountId,
         body: &str,
     ) -> Result<Token, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let token = Token::generate()?;
-                insert_challenge(transaction, purpose, account, token.digest(), body).await?;
-                Ok(token)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let token = Token::generate()?;
+            insert_challenge(transaction, purpose, account, token.digest(), body).await?;
+            Ok(token)
+        })
+        .await
     }
 
     /// Stores that the password was right; `None` if it has changed since.
     pub async fn begin_second_step(self, verified: &Credentials, body: &str) -> Result<Option<Token>, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
-                if !transaction.query_value(unchanged, params![&verified.account, &*verified.password]).await? {
-                    return Ok(None);
-                }
-                let token = Token::generate()?;
-                let purpose = ChallengePurpose::SecondFactor;
-                insert_challenge(transaction, purpose, verified.account, token.digest(), body).await?;
-                Ok(Some(token))
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
+            if !transaction.query_value(unchanged, params![&verified.account, &*verified.password]).await? {
+                return Ok(None);
+            }
+            let token = Token::generate()?;
+            let purpose = ChallengePurpose::SecondFactor;
+            insert_challenge(transaction, purpose, verified.account, token.digest(), body).await?;
+            Ok(Some(token))
+        })
+        .await
     }
 
     /// The secret with which all replicas sign challenges that they do not store.
     pub async fn sign_in_secret(self) -> Result<Token, StoreError> {
         let find = "SELECT secret FROM sign_in_secret";
         let read = |row: &Row<'_>| Token::parse(&row.get::<String>(0)?).ok_or(StoreError::Corrupt("secret"));
-        if let Some(secret) = self.0.connection().await?.query_optional(find, &[], read).await? {
+        if let Some(secret) = self.connection().await?.query_optional(find, &[], read).await? {
             return Ok(secret);
         }
-        self.0
-            .change_without_viewer(async |transaction| {
-                let insert = "INSERT INTO sign_in_secret (id, secret) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
-                transaction.execute(insert, params![Token::generate()?.reveal()]).await?;
-                transaction.query_optional(find, &[], read).await?.ok_or(StoreError::Corrupt("secret"))
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let insert = "INSERT INTO sign_in_secret (id, secret) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
+            transaction.execute(insert, params![Token::generate()?.reveal()]).await?;
+            transaction.query_optional(find, &[], read).await?.ok_or(StoreError::Corrupt("secret"))
+        })
+        .await
     }
 
     /// `None` if it has ended or was tried too often.
     pub async fn challenge(self, purpose: ChallengePurpose, token: &Token) -> Result<Option<Challenge>, StoreError> {
         let find = "SELECT account, body FROM challenges
             WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4";
-        let (digest, mut connection) = (token.digest(), self.0.connection().await?);
-        connection.query_optional(find, params![&digest, purpose.as_str(), self.0.now(), MAX_TRIES], read).await
+        let (digest, mut connection) = (token.digest(), self.connection().await?);
+        connection.query_optional(find, params![&digest, purpose.as_str(), self.now(), MAX_TRIES], read).await
     }
 
     /// Counts a code before it is checked, so that concurrent codes cannot exceed the limit.
     pub async fn count_code(self, challenge: &Token, is_of_app: bool) -> Result<CodeTry, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let count = "UPDATE challenges SET tries = tries + 1
+        self.change_without_viewer(async |transaction| {
+            let count = "UPDATE challenges SET tries = tries + 1
                 WHERE digest = $1 AND purpose = $2 AND expires_at > $3 AND tries < $4 RETURNING account, body";
-                let (digest, purpose) = (challenge.digest(), ChallengePurpose::SecondFactor.as_str());
-                let parameters = params![&digest, purpose, transaction.now(), MAX_TRIES];
-                let Some(challenge) = transaction.query_optional(count, parameters, read).await? else {
-                    return Ok(CodeTry::ChallengeGone);
-                };
-                if is_of_app {
-                    let subject = codes_of(challenge.account);
-                    if failures(transaction, &subject).await? > MAX_WRONG_CODES {
-                        return Ok(CodeTry::TooManyWrong);
-                    }
-                    add_failure(transaction, &subject, 1.0).await?;
+            let (digest, purpose) = (challenge.digest(), ChallengePurpose::SecondFactor.as_str());
+            let parameters = params![&digest, purpose, transaction.now(), MAX_TRIES];
+            let Some(challenge) = transaction.query_optional(count, parameters, read).await? else {
+                return Ok(CodeTry::ChallengeGone);
+            };
+            if is_of_app {
+                let subject = codes_of(challenge.account);
+                if failures(transaction, &subject).await? > MAX_WRONG_CODES {
+                    return Ok(CodeTry::TooManyWrong);
                 }
-                Ok(CodeTry::Counted)
-            })
-            .await
+                add_failure(transaction, &subject, 1.0).await?;
+            }
+            Ok(CodeTry::Counted)
+        })
+        .await
     }
 
     /// Deletes the challenge and returns it; `None` if it has ended.
@@ -143,7 +141,7 @@ impl SignIns<'_> {
         purpose: ChallengePurpose,
         token: &Token,
     ) -> Result<Option<Challenge>, StoreError> {
-        self.0.change_without_viewer(async |transaction| take_challenge(transaction, purpose, token).await).await
+        self.change_without_viewer(async |transaction| take_challenge(transaction, purpose, token).await).await
     }
 }
 

@@ -18,30 +18,28 @@ impl SignIns<'_> {
     /// Records that the viewer's password was right; `false` if it has changed since it was verified.
     pub async fn confirm_with_password(self, viewer: &Viewer, verified: &str) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(true) };
-        self.0
-            .change(viewer, async |transaction| {
-                let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
-                let is_right = transaction.query_value(unchanged, params![&account, verified]).await?;
-                if is_right {
-                    confirm(transaction, viewer).await?;
-                }
-                Ok(is_right)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let unchanged = "SELECT EXISTS (SELECT 1 FROM accounts WHERE id = $1 AND password = $2)";
+            let is_right = transaction.query_value(unchanged, params![&account, verified]).await?;
+            if is_right {
+                confirm(transaction, viewer).await?;
+            }
+            Ok(is_right)
+        })
+        .await
     }
 
     /// Records that the viewer's passkey was used; `false` if it is not the viewer's, or this use was recorded before.
     pub async fn confirm_with_passkey(self, viewer: &Viewer, used: &UsedPasskey) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(true) };
-        self.0
-            .change(viewer, async |transaction| {
-                let is_right = used.record(transaction, account).await?;
-                if is_right {
-                    confirm(transaction, viewer).await?;
-                }
-                Ok(is_right)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let is_right = used.record(transaction, account).await?;
+            if is_right {
+                confirm(transaction, viewer).await?;
+            }
+            Ok(is_right)
+        })
+        .await
     }
 }
 

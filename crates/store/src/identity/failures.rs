@@ -17,7 +17,7 @@ const MILLI_PER_FAILURE: f64 = 1000.0;
 impl SignIns<'_> {
     /// The largest count of any of the subjects.
     pub async fn failures(self, subjects: &[&str]) -> Result<f64, StoreError> {
-        let (mut connection, now) = (self.0.connection().await?, self.0.now());
+        let (mut connection, now) = (self.connection().await?, self.now());
         let mut most: f64 = 0.0;
         for subject in subjects {
             let failures = connection.query_optional(FIND, params![*subject], |row| read(row, now)).await?;
@@ -28,28 +28,26 @@ impl SignIns<'_> {
 
     /// Adds a failure to each subject.
     pub async fn add_failure(self, subjects: &[&str]) -> Result<(), StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                for subject in subjects {
-                    add_failure(transaction, subject, 1.0).await?;
-                }
-                Ok(())
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            for subject in subjects {
+                add_failure(transaction, subject, 1.0).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Removes the failures of `part`, and subtracts them from `whole`.
     pub async fn forget_failures(self, part: &str, whole: &str) -> Result<(), StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let forgotten = failures(transaction, part).await?;
-                if forgotten > 0.0 {
-                    add_failure(transaction, whole, -forgotten).await?;
-                    transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![part]).await?;
-                }
-                Ok(())
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let forgotten = failures(transaction, part).await?;
+            if forgotten > 0.0 {
+                add_failure(transaction, whole, -forgotten).await?;
+                transaction.execute("DELETE FROM sign_in_failures WHERE subject = $1", params![part]).await?;
+            }
+            Ok(())
+        })
+        .await
     }
 }
 

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::accounts::{AccountError, NewAccount, insert_account};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::values::{Account, AccountId, Admin, Email, LinkId, Role, Token};
-use crate::{Store, StoreError};
 
 /// For set-up and reset links.
 const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
@@ -40,74 +41,72 @@ pub struct Link {
 
 const NEEDS_SET_UP: &str = "SELECT count(*) = 0 FROM accounts WHERE role = 'admin'";
 
-/// Links for set-up, invitations and new passwords.
-#[derive(Clone, Copy)]
-pub struct Links<'a>(pub(crate) &'a Store);
+subject! {
+    /// Links for set-up, invitations and new passwords.
+    Links
+}
 
 impl Links<'_> {
     /// Whether there is no administrator yet.
     pub async fn needs_set_up(self) -> Result<bool, StoreError> {
-        self.0.connection().await?.query_value(NEEDS_SET_UP, &[]).await
+        self.connection().await?.query_value(NEEDS_SET_UP, &[]).await
     }
 
     /// `None` once there is an administrator. Several such links may be valid; creating the first administrator voids all.
     pub async fn create_setup(self) -> Result<Option<Token>, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                if !transaction.query_value::<bool>(NEEDS_SET_UP, &[]).await? {
-                    return Ok(None);
-                }
-                let link = insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?;
-                Ok(Some(link.0))
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            if !transaction.query_value::<bool>(NEEDS_SET_UP, &[]).await? {
+                return Ok(None);
+            }
+            let link = insert_link(transaction, &LinkPurpose::SetUp, None, "", "operator", LINK_LIFETIME).await?;
+            Ok(Some(link.0))
+        })
+        .await
     }
 
     /// `None` if the link is not, or no longer, valid.
     pub async fn find(self, token: &Token) -> Result<Option<Link>, StoreError> {
-        let found = find_link(&mut self.0.connection().await?, token, self.0.now()).await?;
+        let found = find_link(&mut self.connection().await?, token, self.now()).await?;
         Ok(found.map(|(link, _)| link))
     }
 
     /// Creates an account, and uses the link up.
     pub async fn use_link(self, token: &Token, new: &NewAccount, address: &str) -> Result<AccountId, AccountError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let now = transaction.now();
-                let (link, _) = find_link(transaction, token, now).await?.ok_or(AccountError::LinkGone)?;
-                let role = match link.purpose {
-                    LinkPurpose::SetUp => Role::Admin,
-                    LinkPurpose::Join(role) => role,
-                    LinkPurpose::Reset(_) => return Err(AccountError::LinkGone),
-                };
-                delete_link(transaction, token).await?;
-                let id = insert_account(transaction, new, role).await?;
-                let (email, action) = (new.email.as_str(), AuditAction::Joined { role, invited_by: link.made_by });
-                transaction.audit_as(email, address, action, &AuditSubject::person_with(id, email)).await?;
-                Ok(id)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let now = transaction.now();
+            let (link, _) = find_link(transaction, token, now).await?.ok_or(AccountError::LinkGone)?;
+            let role = match link.purpose {
+                LinkPurpose::SetUp => Role::Admin,
+                LinkPurpose::Join(role) => role,
+                LinkPurpose::Reset(_) => return Err(AccountError::LinkGone),
+            };
+            delete_link(transaction, token).await?;
+            let id = insert_account(transaction, new, role).await?;
+            let (email, action) = (new.email.as_str(), AuditAction::Joined { role, invited_by: link.made_by });
+            transaction.audit_as(email, address, action, &AuditSubject::person_with(id, email)).await?;
+            Ok(id)
+        })
+        .await
     }
 
     /// Sets an account's password, ends all its sessions, and uses the link up.
     pub async fn reset_password(self, token: &Token, password: &str, address: &str) -> Result<AccountId, AccountError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let now = transaction.now();
-                let found = find_link(transaction, token, now).await?;
-                let Some((Link { purpose: LinkPurpose::Reset(email), .. }, Some(account))) = found else {
-                    return Err(AccountError::LinkGone);
-                };
-                delete_link(transaction, token).await?;
-                let set = "UPDATE accounts SET password = $2 WHERE id = $1";
-                transaction.execute(set, params![&account, password]).await?;
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
-                forget_challenges(transaction, account).await?;
-                let subject = AuditSubject::person_with(account, email.as_str());
-                transaction.audit_as(email.as_str(), address, AuditAction::ResetPassword, &subject).await?;
-                Ok(account)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let now = transaction.now();
+            let found = find_link(transaction, token, now).await?;
+            let Some((Link { purpose: LinkPurpose::Reset(email), .. }, Some(account))) = found else {
+                return Err(AccountError::LinkGone);
+            };
+            delete_link(transaction, token).await?;
+            let set = "UPDATE accounts SET password = $2 WHERE id = $1";
+            transaction.execute(set, params![&account, password]).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&account]).await?;
+            forget_challenges(transaction, account).await?;
+            let subject = AuditSubject::person_with(account, email.as_str());
+            transaction.audit_as(email.as_str(), address, AuditAction::ResetPassword, &subject).await?;
+            Ok(account)
+        })
+        .await
     }
 
     /// A link to create an account; `note` says who it is for.
@@ -118,58 +117,55 @@ impl Links<'_> {
         note: &str,
         lifetime: Duration,
     ) -> Result<Token, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                if role == Role::Admin {
-                    require_confirmed(transaction, admin.0).await?;
-                }
-                let (token, id) =
-                    insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), lifetime).await?;
-                transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
-                Ok(token)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            if role == Role::Admin {
+                require_confirmed(transaction, admin.0).await?;
+            }
+            let (token, id) =
+                insert_link(transaction, &LinkPurpose::Join(role), None, note, admin.0.name(), lifetime).await?;
+            transaction.audit(admin.0, AuditAction::Invited { role }, &AuditSubject::link(id, note)).await?;
+            Ok(token)
+        })
+        .await
     }
 
     /// A link to choose a new password. It replaces earlier ones.
     pub async fn create_reset(self, admin: Admin<'_>, email: &Email) -> Result<Token, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
-                let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
-                let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
-                require_another(admin.0, account)?;
-                require_confirmed(transaction, admin.0).await?;
-                let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
-                transaction.execute(earlier, params![&account]).await?;
-                let purpose = LinkPurpose::Reset(email.clone());
-                let (token, _) =
-                    insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFETIME).await?;
-                let subject = AuditSubject::person_with(account, address);
-                transaction.audit(admin.0, AuditAction::CreatedResetLink, &subject).await?;
-                Ok(token)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let (find, address) = ("SELECT id FROM accounts WHERE email = $1", email.as_str());
+            let found = transaction.query_optional(find, params![address], |row| row.get(0)).await?;
+            let account: AccountId = found.ok_or(AccountError::NoSuchAccount)?;
+            require_another(admin.0, account)?;
+            require_confirmed(transaction, admin.0).await?;
+            let earlier = "DELETE FROM links WHERE purpose = 'reset' AND account = $1";
+            transaction.execute(earlier, params![&account]).await?;
+            let purpose = LinkPurpose::Reset(email.clone());
+            let (token, _) =
+                insert_link(transaction, &purpose, Some(account), address, admin.0.name(), LINK_LIFETIME).await?;
+            let subject = AuditSubject::person_with(account, address);
+            transaction.audit(admin.0, AuditAction::CreatedResetLink, &subject).await?;
+            Ok(token)
+        })
+        .await
     }
 
     /// All valid links, the newest last.
     pub async fn list(self, _admin: Admin<'_>) -> Result<Vec<Link>, StoreError> {
         let list = format!("{SELECT_LINK} WHERE expires_at > $1 AND {IS_VALID} ORDER BY links.created_at, links.id");
-        self.0.connection().await?.query(&list, params![self.0.now()], |row| Ok(read_link(row)?.0)).await
+        self.connection().await?.query(&list, params![self.now()], |row| Ok(read_link(row)?.0)).await
     }
 
     /// `false` if there is no such link.
     pub async fn revoke(self, admin: Admin<'_>, link: LinkId) -> Result<bool, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
-                let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
-                if let Some(note) = &note {
-                    transaction.audit(admin.0, AuditAction::WithdrewLink, &AuditSubject::link(link, note)).await?;
-                }
-                Ok(note.is_some())
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let delete = "DELETE FROM links WHERE id = $1 RETURNING note";
+            let note = transaction.query_optional(delete, params![&link], |row| row.get::<String>(0)).await?;
+            if let Some(note) = &note {
+                transaction.audit(admin.0, AuditAction::WithdrewLink, &AuditSubject::link(link, note)).await?;
+            }
+            Ok(note.is_some())
+        })
+        .await
     }
 }
 

@@ -1,5 +1,5 @@
 //! People: accounts, sign-in, sessions, second factors and links. A change begins with the check that its viewer's session,
-//! account and role are still valid (`Store::change`).
+//! account and role are still valid (`Base::change`).
 
 pub(crate) mod accounts;
 pub(crate) mod challenges;

@@ -4,15 +4,16 @@
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
 use crate::database::sql::{Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::accounts::{AccountError, NewAccount, find_account, insert_account, require_an_admin};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::links::{LinksOf, withdraw_links};
 use crate::identity::second_factors::forget_factors;
 use crate::identity::sessions::{Origin, ProviderSession, StartedSession, insert_session};
 use crate::values::{Account, AccountId, Admin, Email, PersonName, Role, Viewer};
-use crate::{Store, StoreError};
 
 /// A person who has signed in at the identity provider.
 #[derive(Debug, Clone)]
@@ -62,9 +63,10 @@ pub enum ProvidedSignInError {
     Store(#[from] StoreError),
 }
 
-/// Accounts at the identity provider.
-#[derive(Clone, Copy)]
-pub struct ProviderAccounts<'a>(pub(crate) &'a Store);
+subject! {
+    /// Accounts at the identity provider.
+    ProviderAccounts
+}
 
 impl ProviderAccounts<'_> {
     pub async fn sign_in(
@@ -72,30 +74,29 @@ impl ProviderAccounts<'_> {
         person: &ProvidedPerson,
         origin: &Origin,
     ) -> Result<StartedSession, ProvidedSignInError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let account = match find_by_identity(transaction, person).await? {
-                    Some(known) => find_account(transaction, known).await?.ok_or(ProvidedSignInError::Deleted)?,
-                    None => connect(transaction, person, origin).await?,
-                };
-                if account.disabled_at.is_some() {
-                    return Err(ProvidedSignInError::Disabled);
-                }
-                let account = follow_role(transaction, account, person).await?;
-                let provider =
-                    ProviderSession { issuer: &person.issuer, subject: &person.subject, id: person.session.as_deref() };
-                let begun = insert_session(
-                    transaction,
-                    account,
-                    origin,
-                    SignInMethod::Provider,
-                    Some(provider),
-                    person.authenticated_at.map(|at| at.min(transaction.now())),
-                )
-                .await?;
-                Ok(begun)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let account = match find_by_identity(transaction, person).await? {
+                Some(known) => find_account(transaction, known).await?.ok_or(ProvidedSignInError::Deleted)?,
+                None => connect(transaction, person, origin).await?,
+            };
+            if account.disabled_at.is_some() {
+                return Err(ProvidedSignInError::Disabled);
+            }
+            let account = follow_role(transaction, account, person).await?;
+            let provider =
+                ProviderSession { issuer: &person.issuer, subject: &person.subject, id: person.session.as_deref() };
+            let begun = insert_session(
+                transaction,
+                account,
+                origin,
+                SignInMethod::Provider,
+                Some(provider),
+                person.authenticated_at.map(|at| at.min(transaction.now())),
+            )
+            .await?;
+            Ok(begun)
+        })
+        .await
     }
 
     /// Ends sessions at the provider's request: one by the provider's name for it, one of a person, or all of a person. A
@@ -107,20 +108,19 @@ impl ProviderAccounts<'_> {
         session: Option<&str>,
         address: &str,
     ) -> Result<u64, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let end = "DELETE FROM sessions WHERE issuer = $1 AND ($2 IS NULL OR subject = $2)
+        self.change_without_viewer(async |transaction| {
+            let end = "DELETE FROM sessions WHERE issuer = $1 AND ($2 IS NULL OR subject = $2)
                 AND ($3 IS NULL OR provider_session = $3 OR ($2 IS NOT NULL AND provider_session IS NULL))
                 RETURNING subject";
-                let read = |row: &Row<'_>| row.get::<String>(0);
-                let ended = transaction.query(end, params![issuer, subject, session], read).await?;
-                if let Some(subject) = ended.first() {
-                    let action = AuditAction::EndedSessions { count: ended.len() as u64 };
-                    transaction.audit_as(issuer, address, action, &AuditSubject::person_named(subject)).await?;
-                }
-                Ok(ended.len() as u64)
-            })
-            .await
+            let read = |row: &Row<'_>| row.get::<String>(0);
+            let ended = transaction.query(end, params![issuer, subject, session], read).await?;
+            if let Some(subject) = ended.first() {
+                let action = AuditAction::EndedSessions { count: ended.len() as u64 };
+                transaction.audit_as(issuer, address, action, &AuditSubject::person_named(subject)).await?;
+            }
+            Ok(ended.len() as u64)
+        })
+        .await
     }
 
     /// Deleted people who cannot sign in through the provider, the last deleted first.
@@ -129,49 +129,47 @@ impl ProviderAccounts<'_> {
             ORDER BY deleted_at DESC, id";
         let read =
             |row: &Row<'_>| Ok(DeletedPerson { account: row.get(0)?, email: row.get(1)?, deleted_at: row.get(2)? });
-        self.0.connection().await?.query(list, &[], read).await
+        self.connection().await?.query(list, &[], read).await
     }
 
     /// Lets a deleted person sign in through the provider again, to a new account.
     pub async fn allow_return(self, admin: Admin<'_>, of: AccountId) -> Result<Email, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let find = "SELECT deleted_email FROM accounts WHERE id = $1 AND deleted_email IS NOT NULL";
-                let email = transaction.query_optional(find, params![&of], |row| row.get::<Email>(0)).await?;
-                let email = email.ok_or(AccountError::NoSuchAccount)?;
-                let allow = "UPDATE accounts SET deleted_email = NULL WHERE id = $1";
-                transaction.execute(allow, params![&of]).await?;
-                transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
-                transaction
-                    .audit(admin.0, AuditAction::AllowedReturn, &AuditSubject::person_with(of, email.as_str()))
-                    .await?;
-                Ok(email)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let find = "SELECT deleted_email FROM accounts WHERE id = $1 AND deleted_email IS NOT NULL";
+            let email = transaction.query_optional(find, params![&of], |row| row.get::<Email>(0)).await?;
+            let email = email.ok_or(AccountError::NoSuchAccount)?;
+            let allow = "UPDATE accounts SET deleted_email = NULL WHERE id = $1";
+            transaction.execute(allow, params![&of]).await?;
+            transaction.execute("DELETE FROM identities WHERE account = $1", params![&of]).await?;
+            transaction
+                .audit(admin.0, AuditAction::AllowedReturn, &AuditSubject::person_with(of, email.as_str()))
+                .await?;
+            Ok(email)
+        })
+        .await
     }
 
     /// Deletes the connections of one account, or of all, to people of the provider: the next person who signs in with an
     /// account's verified address gets it. Ends the sessions from the provider. Returns the number of deleted connections,
     /// one per issuer.
     pub async fn disconnect(self, admin: Admin<'_>, of: Option<AccountId>) -> Result<u64, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let subject = match of {
-                    Some(of) => {
-                        AuditSubject::person(&find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?)
-                    }
-                    None => AuditSubject::everyone(),
-                };
-                let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
-                transaction.execute(end, params![of.as_ref()]).await?;
-                // Those of deleted people stay: they keep these people from signing in.
-                let forget = "DELETE FROM identities WHERE account = $1
+        self.change(admin.0, async |transaction| {
+            let subject = match of {
+                Some(of) => {
+                    AuditSubject::person(&find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?)
+                }
+                None => AuditSubject::everyone(),
+            };
+            let end = "DELETE FROM sessions WHERE issuer IS NOT NULL AND ($1 IS NULL OR account = $1)";
+            transaction.execute(end, params![of.as_ref()]).await?;
+            // Those of deleted people stay: they keep these people from signing in.
+            let forget = "DELETE FROM identities WHERE account = $1
                 OR ($1 IS NULL AND account IN (SELECT id FROM accounts WHERE deleted_at IS NULL))";
-                let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
-                transaction.audit(admin.0, AuditAction::DisconnectedFromProvider, &subject).await?;
-                Ok(forgotten)
-            })
-            .await
+            let forgotten = transaction.execute(forget, params![of.as_ref()]).await?;
+            transaction.audit(admin.0, AuditAction::DisconnectedFromProvider, &subject).await?;
+            Ok(forgotten)
+        })
+        .await
     }
 }
 

@@ -4,14 +4,15 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::accounts::{ACCOUNT_COLUMNS, AccountError, account, find_account};
 use crate::identity::challenges::{ChallengePurpose, codes_of, forget_challenges, insert_challenge};
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::identity::failures::add_failure;
 use crate::values::{Account, AccountId, Admin, Email, SessionId, Viewer};
-use crate::{Store, StoreError};
 
 /// Whether an account has a second factor, as a condition on `accounts`.
 pub(crate) const HAS_SECOND_FACTOR: &str =
@@ -171,13 +172,14 @@ impl RecoveryCode {
     }
 }
 
-/// Second factors.
-#[derive(Clone, Copy)]
-pub struct Factors<'a>(pub(crate) &'a Store);
+subject! {
+    /// Second factors.
+    Factors
+}
 
 impl Factors<'_> {
     pub async fn of(self, of: AccountId) -> Result<SecondFactors, StoreError> {
-        let mut connection = self.0.connection().await?;
+        let mut connection = self.connection().await?;
         let app = "SELECT created_at FROM authenticator_apps WHERE account = $1";
         let app_since = connection.query_optional(app, params![&of], |row| row.get(0)).await?;
         let list = "SELECT id, name, created_at, used_at FROM passkeys WHERE account = $1 ORDER BY created_at, id";
@@ -194,7 +196,7 @@ impl Factors<'_> {
     pub async fn authenticator_app(self, of: AccountId) -> Result<Option<AuthenticatorApp>, StoreError> {
         let find = "SELECT key, last_step FROM authenticator_apps WHERE account = $1";
         let read = |row: &Row<'_>| Ok(AuthenticatorApp { key: row.get(0)?, last_step: row.get(1)? });
-        self.0.connection().await?.query_optional(find, params![&of], read).await
+        self.connection().await?.query_optional(find, params![&of], read).await
     }
 
     /// Adds or replaces the viewer's app, whose code for `step` was checked. Stores `codes` as recovery codes if there are
@@ -208,40 +210,36 @@ impl Factors<'_> {
         codes: &[RecoveryCode],
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let now = transaction.now();
-                end_sessions_without_factor(transaction, account, except).await?;
-                let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
+        self.change(viewer, async |transaction| {
+            let now = transaction.now();
+            end_sessions_without_factor(transaction, account, except).await?;
+            let set = "INSERT INTO authenticator_apps (account, key, last_step, created_at) VALUES ($1, $2, $3, $4)
                 ON CONFLICT (account) DO UPDATE SET key = excluded.key, last_step = excluded.last_step,
                     created_at = excluded.created_at";
-                transaction.execute(set, params![&account, key, step, now]).await?;
-                transaction.audit(viewer, AuditAction::AddedAuthenticatorApp, &AuditSubject::viewer(viewer)).await?;
-                let any = "SELECT EXISTS (SELECT 1 FROM recovery_codes WHERE account = $1)";
-                let has_codes: bool = transaction.query_value(any, params![&account]).await?;
-                if !has_codes {
-                    replace_codes(transaction, account, codes).await?;
-                }
-                Ok(!has_codes)
-            })
-            .await
+            transaction.execute(set, params![&account, key, step, now]).await?;
+            transaction.audit(viewer, AuditAction::AddedAuthenticatorApp, &AuditSubject::viewer(viewer)).await?;
+            let any = "SELECT EXISTS (SELECT 1 FROM recovery_codes WHERE account = $1)";
+            let has_codes: bool = transaction.query_value(any, params![&account]).await?;
+            if !has_codes {
+                replace_codes(transaction, account, codes).await?;
+            }
+            Ok(!has_codes)
+        })
+        .await
     }
 
     pub async fn remove_authenticator_app(self, viewer: &Viewer) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let remove = "DELETE FROM authenticator_apps WHERE account = $1";
-                let removed = transaction.execute(remove, params![&account]).await? > 0;
-                if removed {
-                    transaction
-                        .audit(viewer, AuditAction::RemovedAuthenticatorApp, &AuditSubject::viewer(viewer))
-                        .await?;
-                    forget_codes_without_factor(transaction, account).await?;
-                }
-                Ok(removed)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let remove = "DELETE FROM authenticator_apps WHERE account = $1";
+            let removed = transaction.execute(remove, params![&account]).await? > 0;
+            if removed {
+                transaction.audit(viewer, AuditAction::RemovedAuthenticatorApp, &AuditSubject::viewer(viewer)).await?;
+                forget_codes_without_factor(transaction, account).await?;
+            }
+            Ok(removed)
+        })
+        .await
     }
 
     /// The first factor ends all sessions except `but`.
@@ -254,35 +252,32 @@ impl Factors<'_> {
         credential: &str,
     ) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let now = transaction.now();
-                end_sessions_without_factor(transaction, account, except).await?;
-                let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
+        self.change(viewer, async |transaction| {
+            let now = transaction.now();
+            end_sessions_without_factor(transaction, account, except).await?;
+            let add = "INSERT INTO passkeys (id, account, name, credential, created_at) VALUES ($1, $2, $3, $4, $5)
                 ON CONFLICT (id) DO NOTHING";
-                let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
-                if added {
-                    transaction.audit(viewer, AuditAction::AddedPasskey, &AuditSubject::passkey(id, name)).await?;
-                }
-                Ok(added)
-            })
-            .await
+            let added = transaction.execute(add, params![id, &account, name, credential, now]).await? > 0;
+            if added {
+                transaction.audit(viewer, AuditAction::AddedPasskey, &AuditSubject::passkey(id, name)).await?;
+            }
+            Ok(added)
+        })
+        .await
     }
 
     pub async fn remove_passkey(self, viewer: &Viewer, id: &str) -> Result<bool, StoreError> {
         let Some(account) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
-                let name =
-                    transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
-                if let Some(name) = &name {
-                    transaction.audit(viewer, AuditAction::RemovedPasskey, &AuditSubject::passkey(id, name)).await?;
-                    forget_codes_without_factor(transaction, account).await?;
-                }
-                Ok(name.is_some())
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let remove = "DELETE FROM passkeys WHERE id = $1 AND account = $2 RETURNING name";
+            let name = transaction.query_optional(remove, params![id, &account], |row| row.get::<String>(0)).await?;
+            if let Some(name) = &name {
+                transaction.audit(viewer, AuditAction::RemovedPasskey, &AuditSubject::passkey(id, name)).await?;
+                forget_codes_without_factor(transaction, account).await?;
+            }
+            Ok(name.is_some())
+        })
+        .await
     }
 
     /// `None` if there is no such passkey, or its account is disabled.
@@ -290,40 +285,38 @@ impl Factors<'_> {
         let find = "SELECT passkeys.id, account, credential FROM passkeys JOIN accounts ON accounts.id = account
             WHERE passkeys.id = $1 AND disabled_at IS NULL";
         let read = |row: &Row<'_>| Ok(Passkey { id: row.get(0)?, account: row.get(1)?, credential: row.get(2)? });
-        self.0.connection().await?.query_optional(find, params![id], read).await
+        self.connection().await?.query_optional(find, params![id], read).await
     }
 
     /// The address of a passkey's account, even if it is disabled.
     pub async fn passkey_owner(self, id: &str) -> Result<Option<Email>, StoreError> {
         let find = "SELECT email FROM passkeys JOIN accounts ON accounts.id = account WHERE passkeys.id = $1";
-        self.0.connection().await?.query_optional(find, params![id], |row| row.get(0)).await
+        self.connection().await?.query_optional(find, params![id], |row| row.get(0)).await
     }
 
     /// Replaces the viewer's recovery codes; earlier ones no longer work.
     pub async fn set_recovery_codes(self, viewer: &Viewer, codes: &[RecoveryCode]) -> Result<(), StoreError> {
         let Some(account) = viewer.id() else { return Ok(()) };
-        self.0
-            .change(viewer, async |transaction| {
-                replace_codes(transaction, account, codes).await?;
-                transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &AuditSubject::viewer(viewer)).await
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            replace_codes(transaction, account, codes).await?;
+            transaction.audit(viewer, AuditAction::CreatedRecoveryCodes, &AuditSubject::viewer(viewer)).await
+        })
+        .await
     }
 
     /// Removes all factors of a person who has lost them. Ends their sessions.
     pub async fn reset(self, admin: Admin<'_>, of: AccountId) -> Result<(), AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                require_another(admin.0, of)?;
-                require_confirmed(transaction, admin.0).await?;
-                let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-                forget_factors(transaction, of).await?;
-                forget_challenges(transaction, of).await?;
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-                transaction.audit(admin.0, AuditAction::RemovedSecondFactors, &AuditSubject::person(&found)).await?;
-                Ok(())
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            require_another(admin.0, of)?;
+            require_confirmed(transaction, admin.0).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            forget_factors(transaction, of).await?;
+            forget_challenges(transaction, of).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            transaction.audit(admin.0, AuditAction::RemovedSecondFactors, &AuditSubject::person(&found)).await?;
+            Ok(())
+        })
+        .await
     }
 
     /// People who can sign in with a password alone.
@@ -333,15 +326,15 @@ impl Factors<'_> {
              WHERE disabled_at IS NULL AND deleted_at IS NULL AND password <> '' AND NOT ({HAS_SECOND_FACTOR})
              ORDER BY email"
         );
-        self.0.connection().await?.query(&list, &[], account).await
+        self.connection().await?.query(&list, &[], account).await
     }
 
     pub async fn is_required(self) -> Result<bool, StoreError> {
-        self.0.connection().await?.query_value(&format!("SELECT {IS_REQUIRED}"), &[]).await
+        self.connection().await?.query_value(&format!("SELECT {IS_REQUIRED}"), &[]).await
     }
 
     pub async fn require(self, admin: Admin<'_>, required: bool) -> Result<(), AccountError> {
-        self.0.change(admin.0, async |transaction| {
+        self.change(admin.0, async |transaction| {
             if !required {
                 require_confirmed(transaction, admin.0).await?;
             }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
 use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::database::{Base, subject};
 use crate::identity::accounts::{ACCOUNT_COLUMNS, account, find_account};
 use crate::identity::challenges::{ChallengePurpose, take_challenge};
 use crate::identity::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED, SecondFactorCode, UsedPasskey};
 use crate::values::{Account, AccountId, Admin, Email, SessionId, Token, Viewer};
-use crate::{Store, StoreError};
 
 const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(7 * 86_400);
@@ -84,9 +85,10 @@ pub struct StartedSession {
     pub session: Session,
 }
 
-/// Sessions of people who are signed in.
-#[derive(Clone, Copy)]
-pub struct Sessions<'a>(pub(crate) &'a Store);
+subject! {
+    /// Sessions of people who are signed in.
+    Sessions
+}
 
 impl Sessions<'_> {
     /// Begins a session for a person whose password, code or passkey was verified.
@@ -96,15 +98,14 @@ impl Sessions<'_> {
         origin: &Origin,
         proof: Proof<'_>,
     ) -> Result<StartedSession, SignInError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let found = find_account(transaction, account).await?;
-                let found = found.filter(|found| found.disabled_at.is_none()).ok_or(SignInError::Outdated)?;
-                let method = proof.require(transaction, &found, origin).await?;
-                let confirmed_at = proof.confirms().then_some(transaction.now());
-                Ok(insert_session(transaction, found, origin, method, None, confirmed_at).await?)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let found = find_account(transaction, account).await?;
+            let found = found.filter(|found| found.disabled_at.is_none()).ok_or(SignInError::Outdated)?;
+            let method = proof.require(transaction, &found, origin).await?;
+            let confirmed_at = proof.confirms().then_some(transaction.now());
+            Ok(insert_session(transaction, found, origin, method, None, confirmed_at).await?)
+        })
+        .await
     }
 
     /// The session with this secret, unless it has ended; `address` is the client's current address.
@@ -114,9 +115,9 @@ impl Sessions<'_> {
              FROM sessions JOIN accounts ON accounts.id = account
              WHERE digest = $1 AND disabled_at IS NULL AND sessions.created_at >= $2 AND seen_at >= $3"
         );
-        let (digest, now) = (token.digest(), self.0.now());
+        let (digest, now) = (token.digest(), self.now());
         let [began, seen] = oldest_valid(now);
-        let mut connection = self.0.connection().await?;
+        let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| {
             let method = SignInMethod::parse(&row.get::<String>(9)?)?;
             let id = row.get(7)?;
@@ -139,7 +140,7 @@ impl Sessions<'_> {
 
     /// Whether the viewer's session and role are still those of when the request began; for long reads.
     pub async fn is_valid(self, viewer: &Viewer) -> Result<bool, StoreError> {
-        match require_valid(&mut self.0.connection().await?, viewer, self.0.now()).await {
+        match require_valid(&mut self.connection().await?, viewer, self.now()).await {
             Ok(()) => Ok(true),
             Err(StoreError::SessionEnded) => Ok(false),
             Err(error) => Err(error),
@@ -162,7 +163,7 @@ impl Sessions<'_> {
     async fn list_sessions(self, account: AccountId) -> Result<Vec<SessionRecord>, StoreError> {
         let list = "SELECT id, address, agent, created_at, seen_at, method FROM sessions
             WHERE account = $1 AND created_at >= $2 AND seen_at >= $3 ORDER BY seen_at DESC, id";
-        let [began, seen] = oldest_valid(self.0.now());
+        let [began, seen] = oldest_valid(self.now());
         let record = |row: &Row<'_>| {
             Ok(SessionRecord {
                 id: row.get(0)?,
@@ -172,47 +173,45 @@ impl Sessions<'_> {
                 method: SignInMethod::parse(&row.get::<String>(5)?)?,
             })
         };
-        self.0.connection().await?.query(list, params![&account, began, seen], record).await
+        self.connection().await?.query(list, params![&account, began, seen], record).await
     }
 
     /// The addresses from which the sessions of an account were begun.
     pub async fn addresses(self, email: &Email) -> Result<Vec<String>, StoreError> {
         let list = "SELECT DISTINCT address FROM sessions JOIN accounts ON accounts.id = account WHERE email = $1";
-        self.0.connection().await?.query(list, params![email.as_str()], |row| row.get(0)).await
+        self.connection().await?.query(list, params![email.as_str()], |row| row.get(0)).await
     }
 
     /// `false` if the viewer has no such session.
     pub async fn end(self, viewer: &Viewer, session: SessionId) -> Result<bool, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(false) };
-        self.0
-            .change(viewer, async |transaction| {
-                let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
-                let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
-                if ended {
-                    transaction.audit(viewer, AuditAction::EndedSession, &AuditSubject::session(session)).await?;
-                }
-                Ok(ended)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let end = "DELETE FROM sessions WHERE id = $1 AND account = $2";
+            let ended = transaction.execute(end, params![&session, &owner]).await? > 0;
+            if ended {
+                transaction.audit(viewer, AuditAction::EndedSession, &AuditSubject::session(session)).await?;
+            }
+            Ok(ended)
+        })
+        .await
     }
 
     /// Ends all of the viewer's sessions except `but`; returns their number.
     pub async fn end_others(self, viewer: &Viewer, except: SessionId) -> Result<usize, StoreError> {
         let Some(owner) = viewer.id() else { return Ok(0) };
-        self.0
-            .change(viewer, async |transaction| {
-                let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
-                let ended = transaction.execute(end, params![&except, &owner]).await?;
-                transaction
-                    .audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &AuditSubject::viewer(viewer))
-                    .await?;
-                Ok(ended as usize)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let end = "DELETE FROM sessions WHERE id <> $1 AND account = $2";
+            let ended = transaction.execute(end, params![&except, &owner]).await?;
+            transaction
+                .audit(viewer, AuditAction::EndedOtherSessions { count: ended }, &AuditSubject::viewer(viewer))
+                .await?;
+            Ok(ended as usize)
+        })
+        .await
     }
 }
 
-impl Store {
+impl Base {
     /// Makes a change for a viewer, in one transaction, which first checks that the viewer is still valid.
     pub(crate) async fn change<T, E: From<StoreError>>(
         &self,

@@ -10,8 +10,7 @@ use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Row, Transaction, Value, params};
 use crate::identity::accounts::{AccountError, find_account};
 use crate::identity::confirmations::require_confirmed;
-use crate::keys::key::Keys;
-use crate::keys::key::{VISIBLE, find_name};
+use crate::keys::key::{Keys, VISIBLE, find_name};
 use crate::values::{AccountId, Project, Viewer};
 
 /// A change of a key that its owner may make, unless noted otherwise.
@@ -58,29 +57,28 @@ impl Keys<'_> {
             "UPDATE keys SET previous_digest = digest, previous_until = $4, digest = $3
              WHERE id = $2 AND {VISIBLE} AND NOT playground AND revoked_at IS NULL"
         );
-        self.0
-            .change(viewer, async |transaction| {
-                let others = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND (owner IS NULL OR owner <> $2)";
-                let me = viewer.id();
-                if me.is_some() && transaction.query_value(others, params![&id, me.as_ref()]).await? {
-                    require_confirmed(transaction, viewer).await?;
-                }
-                let (digest, until) = (key.digest(), transaction.now() + overlap);
-                let parameters = params![viewer.scope(), &id, digest.as_bytes(), until];
-                if transaction.execute(&rotate, parameters).await? == 0 {
-                    return Ok(None);
-                }
-                let name = find_name(transaction, viewer, id).await?.unwrap_or_default();
-                let action = AuditAction::RotatedKey { overlap_seconds: overlap.as_secs() };
-                transaction.audit(viewer, action, &AuditSubject::key(id, &name)).await?;
-                Ok(Some(key))
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let others = "SELECT count(*) > 0 FROM keys WHERE id = $1 AND (owner IS NULL OR owner <> $2)";
+            let me = viewer.id();
+            if me.is_some() && transaction.query_value(others, params![&id, me.as_ref()]).await? {
+                require_confirmed(transaction, viewer).await?;
+            }
+            let (digest, until) = (key.digest(), transaction.now() + overlap);
+            let parameters = params![viewer.scope(), &id, digest.as_bytes(), until];
+            if transaction.execute(&rotate, parameters).await? == 0 {
+                return Ok(None);
+            }
+            let name = find_name(transaction, viewer, id).await?.unwrap_or_default();
+            let action = AuditAction::RotatedKey { overlap_seconds: overlap.as_secs() };
+            transaction.audit(viewer, action, &AuditSubject::key(id, &name)).await?;
+            Ok(Some(key))
+        })
+        .await
     }
 
     /// The previous secret is refused from now on; `false` if there is no such key, or only one secret works.
     pub async fn end_overlap(self, viewer: &Viewer, id: KeyId) -> Result<bool, StoreError> {
-        self.0.change(viewer, async |transaction| {
+        self.change(viewer, async |transaction| {
             let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
             let (now, end) = (
                 transaction.now(),
@@ -96,19 +94,18 @@ impl Keys<'_> {
     }
 
     /// Makes all changes or none. `false` if there is no such key.
-    pub async fn change(self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
-        self.0
-            .change(viewer, async |transaction| {
-                let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
-                let subject = AuditSubject::key(id, &name);
-                for change in changes {
-                    change.require_allowed(transaction, viewer, id).await?;
-                    let action = change.make(transaction, id).await?;
-                    transaction.audit(viewer, action, &subject).await?;
-                }
-                Ok(true)
-            })
-            .await
+    pub async fn update(self, viewer: &Viewer, id: KeyId, changes: &[KeyChange]) -> Result<bool, AccountError> {
+        self.change(viewer, async |transaction| {
+            let Some(name) = find_name(transaction, viewer, id).await? else { return Ok(false) };
+            let subject = AuditSubject::key(id, &name);
+            for change in changes {
+                change.require_allowed(transaction, viewer, id).await?;
+                let action = change.make(transaction, id).await?;
+                transaction.audit(viewer, action, &subject).await?;
+            }
+            Ok(true)
+        })
+        .await
     }
 }
 

@@ -6,8 +6,7 @@ use chat::{KeyId, Timestamp};
 
 use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::keys::key::Keys;
-use crate::keys::key::{KeyRecord, KeyState, VISIBLE};
+use crate::keys::key::{KeyRecord, KeyState, Keys, VISIBLE};
 use crate::values::Viewer;
 
 const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 86_400);
@@ -32,11 +31,11 @@ impl Keys<'_> {
     pub async fn expiring(self) -> Result<Vec<ExpiringKey>, StoreError> {
         let find = "SELECT keys.id, keys.name, expires_at, email FROM keys LEFT JOIN accounts ON accounts.id = owner
             WHERE revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2 ORDER BY expires_at";
-        let now = self.0.now();
+        let now = self.now();
         let key = |row: &Row<'_>| {
             Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
         };
-        self.0.connection().await?.query(find, params![now, now + EXPIRY_NOTICE], key).await
+        self.connection().await?.query(find, params![now, now + EXPIRY_NOTICE], key).await
     }
 
     /// The number of expiring keys that the viewer may see.
@@ -45,7 +44,7 @@ impl Keys<'_> {
             "SELECT count(*) FROM keys
             WHERE {VISIBLE} AND revoked_at IS NULL AND NOT playground AND expires_at > $2 AND expires_at <= $3"
         );
-        let now = self.0.now();
-        self.0.connection().await?.query_value(&count, params![viewer.scope(), now, now + EXPIRY_NOTICE]).await
+        let now = self.now();
+        self.connection().await?.query_value(&count, params![viewer.scope(), now, now + EXPIRY_NOTICE]).await
     }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::database::subject;
 use crate::identity::accounts::AccountError;
 use crate::identity::sessions::require_valid;
 use crate::values::{AccountId, Project, Viewer};
-use crate::{Store, StoreError};
 
 /// An authenticated caller. Exists only for a key that the database has just confirmed as active.
 pub struct Caller {
@@ -135,9 +136,10 @@ impl KeyRecord {
     }
 }
 
-/// API keys.
-#[derive(Clone, Copy)]
-pub struct Keys<'a>(pub(crate) &'a Store);
+subject! {
+    /// API keys.
+    Keys
+}
 
 impl Keys<'_> {
     /// `None` for an unknown, expired or revoked key.
@@ -162,26 +164,25 @@ impl Keys<'_> {
             limits_version,
             digest,
         };
-        Ok(verify(digest, found, self.0.now()).map(caller))
+        Ok(verify(digest, found, self.now()).map(caller))
     }
 
     /// Creates a key for the viewer. A person may have at most `max_per_person` active keys. The plaintext is returned only
     /// here, and not stored.
     pub async fn create(self, viewer: &Viewer, new: NewKey, max_per_person: u64) -> Result<ApiKey, AccountError> {
         let key = ApiKey::generate().map_err(StoreError::from)?;
-        self.0
-            .change(viewer, async |transaction| {
-                if let Some(owner) = viewer.id() {
-                    let now = transaction.now();
-                    if transaction.query_value::<u64>(COUNT_ACTIVE, params![&owner, now]).await? >= max_per_person {
-                        return Err(AccountError::TooManyKeys(max_per_person));
-                    }
+        self.change(viewer, async |transaction| {
+            if let Some(owner) = viewer.id() {
+                let now = transaction.now();
+                if transaction.query_value::<u64>(COUNT_ACTIVE, params![&owner, now]).await? >= max_per_person {
+                    return Err(AccountError::TooManyKeys(max_per_person));
                 }
-                insert(transaction, &key, &new, viewer, false).await?;
-                let subject = AuditSubject::key(key.id(), new.name.as_str());
-                Ok(transaction.audit(viewer, AuditAction::CreatedKey, &subject).await?)
-            })
-            .await?;
+            }
+            insert(transaction, &key, &new, viewer, false).await?;
+            let subject = AuditSubject::key(key.id(), new.name.as_str());
+            Ok(transaction.audit(viewer, AuditAction::CreatedKey, &subject).await?)
+        })
+        .await?;
         Ok(key)
     }
 
@@ -189,7 +190,7 @@ impl Keys<'_> {
     pub async fn list(self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
         let list = format!("{SELECT_RECORD} WHERE {VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
         let uses = self.0.usage().unfolded_uses().await?;
-        let mut keys = self.0.connection().await?.query(&list, params![viewer.scope()], record).await?;
+        let mut keys = self.connection().await?.query(&list, params![viewer.scope()], record).await?;
         keys.iter_mut().for_each(|key| key.add_use(&uses));
         Ok(keys)
     }
@@ -197,59 +198,57 @@ impl Keys<'_> {
     pub async fn find(self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
         let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
         let uses = self.0.usage().unfolded_uses().await?;
-        let mut key = self.0.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await?;
+        let mut key = self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await?;
         key.iter_mut().for_each(|key| key.add_use(&uses));
         Ok(key)
     }
 
     pub async fn exist(self, viewer: &Viewer) -> Result<bool, StoreError> {
         let any = format!("SELECT EXISTS (SELECT 1 FROM keys WHERE {VISIBLE} AND NOT playground)");
-        self.0.connection().await?.query_value(&any, params![viewer.scope()]).await
+        self.connection().await?.query_value(&any, params![viewer.scope()]).await
     }
 
     /// Including revoked ones.
     pub async fn count(self) -> Result<u64, StoreError> {
-        self.0.connection().await?.query_value("SELECT count(*) FROM keys WHERE NOT playground", &[]).await
+        self.connection().await?.query_value("SELECT count(*) FROM keys WHERE NOT playground", &[]).await
     }
 
     /// `false` if there is no such key.
     pub async fn rename(self, viewer: &Viewer, id: KeyId, name: &KeyName) -> Result<bool, StoreError> {
-        self.0
-            .change(viewer, async |transaction| {
-                let Some(from) = find_name(transaction, viewer, id).await? else { return Ok(false) };
-                let rename = "UPDATE keys SET name = $2 WHERE id = $1";
-                transaction.execute(rename, params![&id, name.as_str()]).await?;
-                let subject = AuditSubject::key(id, name.as_str());
-                transaction.audit(viewer, AuditAction::RenamedKey { from }, &subject).await?;
-                Ok(true)
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let Some(from) = find_name(transaction, viewer, id).await? else { return Ok(false) };
+            let rename = "UPDATE keys SET name = $2 WHERE id = $1";
+            transaction.execute(rename, params![&id, name.as_str()]).await?;
+            let subject = AuditSubject::key(id, name.as_str());
+            transaction.audit(viewer, AuditAction::RenamedKey { from }, &subject).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// The time at which the key was revoked, now or earlier; `None` if there is no such key.
     pub async fn revoke(self, viewer: &Viewer, id: KeyId) -> Result<Option<Timestamp>, StoreError> {
         let find = format!("SELECT revoked_at, name FROM keys WHERE id = $2 AND {VISIBLE} AND NOT playground");
-        self.0
-            .change(viewer, async |transaction| {
-                let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
-                let name = match transaction.query_optional(&find, params![viewer.scope(), &id], read).await? {
-                    None => return Ok(None),
-                    Some((Some(before), _)) => return Ok(Some(before)),
-                    Some((None, name)) => name,
-                };
-                let now = transaction.now();
-                transaction.execute("UPDATE keys SET revoked_at = $2 WHERE id = $1", params![&id, now]).await?;
-                transaction.audit(viewer, AuditAction::RevokedKey, &AuditSubject::key(id, &name)).await?;
-                Ok(Some(now))
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            let read = |row: &Row<'_>| Ok((row.get_optional(0)?, row.get::<String>(1)?));
+            let name = match transaction.query_optional(&find, params![viewer.scope(), &id], read).await? {
+                None => return Ok(None),
+                Some((Some(before), _)) => return Ok(Some(before)),
+                Some((None, name)) => name,
+            };
+            let now = transaction.now();
+            transaction.execute("UPDATE keys SET revoked_at = $2 WHERE id = $1", params![&id, now]).await?;
+            transaction.audit(viewer, AuditAction::RevokedKey, &AuditSubject::key(id, &name)).await?;
+            Ok(Some(now))
+        })
+        .await
     }
 
     /// The signed-in viewer as a caller of the API, for the console's playground. No client can present that caller's key.
     pub async fn playground_caller(self, viewer: &Viewer) -> Result<Option<Caller>, StoreError> {
         let Some(account) = viewer.id() else { return Ok(None) };
-        let mut connection = self.0.connection().await?;
-        require_valid(&mut connection, viewer, self.0.now()).await?;
+        let mut connection = self.connection().await?;
+        require_valid(&mut connection, viewer, self.now()).await?;
         // Read without the write lock, which is needed only once, to create the key.
         let found = find_playground(&mut connection, account).await?;
         drop(connection);
@@ -261,17 +260,16 @@ impl Keys<'_> {
     }
 
     async fn create_playground(self, viewer: &Viewer, account: AccountId) -> Result<KeyId, StoreError> {
-        self.0
-            .change(viewer, async |transaction| {
-                if let Some(found) = find_playground(transaction, account).await? {
-                    return Ok(found);
-                }
-                let key = ApiKey::generate()?;
-                let new = NewKey { name: playground_name(), completions: true, expires_at: None, project: None };
-                insert(transaction, &key, &new, viewer, true).await?;
-                Ok(key.id())
-            })
-            .await
+        self.change(viewer, async |transaction| {
+            if let Some(found) = find_playground(transaction, account).await? {
+                return Ok(found);
+            }
+            let key = ApiKey::generate()?;
+            let new = NewKey { name: playground_name(), completions: true, expires_at: None, project: None };
+            insert(transaction, &key, &new, viewer, true).await?;
+            Ok(key.id())
+        })
+        .await
     }
 }
 

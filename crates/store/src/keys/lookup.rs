@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::{Row, Statement};
 
+use crate::StoreError;
 use crate::database::postgres::key_id;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::sql;
 use crate::database::sqlite::Sqlite;
+use crate::database::{Backend, sql};
 use crate::keys::key::{FIND_KEY, FIND_KEYS, StoredKey};
-use crate::{Backend, StoreError};
 
 /// Keys per statement.
 const MAX_KEYS: usize = 1_024;

@@ -8,8 +8,7 @@ use chat::KeyId;
 use crate::StoreError;
 use crate::database::patterns::Patterns;
 use crate::database::sql::{Row, Value, params};
-use crate::keys::key::Keys;
-use crate::keys::key::{KeyRecord, KeyState, SELECT_RECORD, VISIBLE, record};
+use crate::keys::key::{KeyRecord, KeyState, Keys, SELECT_RECORD, VISIBLE, record};
 use crate::values::Viewer;
 
 /// The criteria of a search.
@@ -72,8 +71,8 @@ impl Keys<'_> {
             ORDER BY {column} {direction}, keys.id {direction}"
         );
         let Patterns { lower, typed } = Patterns::containing(search.text);
-        let parameters = params![viewer.scope(), &*lower, &*typed, self.0.now()];
-        self.0.connection().await?.query(&find, parameters, |row| row.get(0)).await
+        let parameters = params![viewer.scope(), &*lower, &*typed, self.now()];
+        self.connection().await?.query(&find, parameters, |row| row.get(0)).await
     }
 
     /// These keys in this order, without those that the viewer may not see.
@@ -86,7 +85,7 @@ impl Keys<'_> {
         let parameters: Vec<Value<'_>> =
             std::iter::once(viewer.scope().into()).chain(ids.iter().map(Value::from)).collect();
         let uses = self.0.usage().unfolded_uses().await?;
-        let keys = self.0.connection().await?.query(&select, &parameters, record).await?;
+        let keys = self.connection().await?.query(&select, &parameters, record).await?;
         let mut keys: HashMap<_, _> = keys.into_iter().map(|key| (key.id, key)).collect();
         let mut found: Vec<_> = ids.iter().filter_map(|id| keys.remove(id)).collect();
         found.iter_mut().for_each(|key| key.add_use(&uses));
@@ -97,7 +96,7 @@ impl Keys<'_> {
     pub async fn names_of_limited(self, viewer: &Viewer) -> Result<HashMap<KeyId, String>, StoreError> {
         let select = format!("SELECT id, name FROM keys WHERE {VISIBLE} AND id IN (SELECT scope FROM limits)");
         let name = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-        let names = self.0.connection().await?.query(&select, params![viewer.scope()], name).await?;
+        let names = self.connection().await?.query(&select, params![viewer.scope()], name).await?;
         Ok(names.into_iter().collect())
     }
 }

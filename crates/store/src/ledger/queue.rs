@@ -212,10 +212,10 @@ mod tests {
 
     impl Flawed {
         fn on(store: &Store) -> (Box<Self>, Arc<AtomicBool>) {
-            let backend: Box<dyn LedgerBackend> = match &store.backend {
-                Backend::Sqlite(file) => Box::new(SqliteLedger::new(file.pool().clone(), store.clock.clone())),
+            let backend: Box<dyn LedgerBackend> = match &store.base.backend {
+                Backend::Sqlite(file) => Box::new(SqliteLedger::new(file.pool().clone(), store.base.clock.clone())),
                 Backend::Postgres(server) => {
-                    Box::new(PostgresLedger::new(server.server().clone(), store.clock.clone()))
+                    Box::new(PostgresLedger::new(server.server().clone(), store.base.clock.clone()))
                 }
             };
             let broken = Arc::new(AtomicBool::new(false));
@@ -297,7 +297,7 @@ mod tests {
         for database in [Database::Sqlite(folder.path().join("test.db")), Database::Postgres(server)] {
             let store = Store::open(&database).await.unwrap();
             let (backend, broken) = Flawed::on(&store);
-            let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
+            let (ledger, writer) = start(backend, None, store.base.clock.clone(), Arc::default(), RETENTION).unwrap();
             let first = ledger.record(entry(), None).await.unwrap();
 
             broken.store(true, Ordering::SeqCst);
@@ -327,7 +327,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&Database::Sqlite(folder.path().join("test.db"))).await.unwrap();
         let (backend, broken) = Flawed::on(&store);
-        let (ledger, writer) = start(backend, None, store.clock.clone(), Arc::default(), RETENTION).unwrap();
+        let (ledger, writer) = start(backend, None, store.base.clock.clone(), Arc::default(), RETENTION).unwrap();
         broken.store(true, Ordering::SeqCst);
         ledger.enqueue(entry(), None).unwrap();
         writer.stop();

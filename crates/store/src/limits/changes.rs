@@ -23,37 +23,35 @@ use crate::values::{Admin, BudgetPeriod, Limit, LimitKind, Scope, Viewer};
 impl Limits<'_> {
     /// Sets or replaces a limit; `false` if there is no such key or person.
     pub async fn set(self, admin: Admin<'_>, limit: Limit) -> Result<bool, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
-                if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
-                    count_recorded(transaction, limit.scope).await?;
-                }
-                let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
+        self.change(admin.0, async |transaction| {
+            let Some(subject) = subject(transaction, limit.scope).await? else { return Ok(false) };
+            if limit.budget().is_some() && !has_budget(transaction, limit.scope).await? {
+                count_recorded(transaction, limit.scope).await?;
+            }
+            let set = "INSERT INTO limits (scope, kind, amount) VALUES ($1, $2, $3)
                 ON CONFLICT (scope, kind) DO UPDATE SET amount = excluded.amount";
-                let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
-                transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
-                let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
-                note_change(transaction, admin, action, &subject).await?;
-                Ok(true)
-            })
-            .await
+            let (scope, kind) = (limit.scope.to_string(), limit.kind.as_str());
+            transaction.execute(set, params![&*scope, kind, limit.amount]).await?;
+            let action = AuditAction::Limited { kind: limit.kind, amount: limit.amount };
+            note_change(transaction, admin, action, &subject).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// `false` if there is none.
     pub async fn remove(self, admin: Admin<'_>, scope: Scope, kind: LimitKind) -> Result<bool, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let text = scope.to_string();
-                let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
-                if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
-                    return Ok(false);
-                }
-                let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
-                note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
-                Ok(true)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let text = scope.to_string();
+            let remove = "DELETE FROM limits WHERE scope = $1 AND kind = $2";
+            if transaction.execute(remove, params![&*text, kind.as_str()]).await? == 0 {
+                return Ok(false);
+            }
+            let subject = subject(transaction, scope).await?.unwrap_or(AuditSubject::person_named(&text));
+            note_change(transaction, admin, AuditAction::RemovedLimit { kind }, &subject).await?;
+            Ok(true)
+        })
+        .await
     }
 
     /// The limits that a viewer may see, with their use. An administrator sees all. Others see their own, those of their
@@ -73,7 +71,7 @@ impl Limits<'_> {
     }
 
     async fn list_where(self, viewer: &Viewer, condition: &str) -> Result<Vec<LimitUse>, StoreError> {
-        let now = self.0.now();
+        let now = self.now();
         let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
         let select = format!(
             "SELECT limits.scope, kind, amount, CAST(coalesce(sum(requests), 0) AS bigint),
@@ -91,7 +89,7 @@ impl Limits<'_> {
             let budget = limit.budget().filter(|_| !covers_many).map(|budget| BudgetUse::new(budget, spent, now));
             Ok(LimitUse { limit, budget })
         };
-        self.0.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
+        self.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
     }
 }
 

@@ -6,7 +6,8 @@ use chat::RequestId;
 use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
-use crate::database::clock::StoreClock;
+use crate::StoreError;
+use crate::database::{Backend, Base, subject};
 use crate::keys::key::Caller;
 use crate::limits::changes::{LIMITS_VERSION, limit};
 use crate::limits::permit::{Permit, ReserveError};
@@ -14,7 +15,6 @@ use crate::limits::postgres::PostgresReservations;
 use crate::limits::sqlite::SqliteReservations;
 use crate::limits::state::Reservation;
 use crate::limits::table::{CallerLimits, LimitTable};
-use crate::{Backend, Store, StoreError};
 
 pub(crate) struct LimitsInForce {
     /// The limits loaded last.
@@ -30,20 +30,21 @@ enum Reservations {
 }
 
 impl LimitsInForce {
-    pub(crate) fn new(backend: &Backend, clock: &Arc<StoreClock>) -> Self {
-        let reservations = match backend {
+    pub(crate) fn new(base: &Base) -> Self {
+        let reservations = match &base.backend {
             Backend::Sqlite(file) => Reservations::Sqlite(SqliteReservations::new(file.clone())),
             Backend::Postgres(postgres) => {
-                Reservations::Postgres(PostgresReservations::start(postgres.server(), clock.clone()))
+                Reservations::Postgres(PostgresReservations::start(postgres.server(), base.clock.clone()))
             }
         };
         Self { known: RwLock::default(), loading: Mutex::default(), reservations }
     }
 }
 
-/// Limits and reservations.
-#[derive(Clone, Copy)]
-pub struct Limits<'a>(pub(crate) &'a Store);
+subject! {
+    /// Limits and reservations.
+    Limits
+}
 
 impl Limits<'_> {
     /// Reserves one request and at most `tokens`. `None` for a caller without limits.
@@ -59,7 +60,7 @@ impl Limits<'_> {
         }
         let reservation = Reservation { request, key: caller.key(), owner: caller.owner(), tokens };
         let permit = match &self.0.limits.reservations {
-            Reservations::Sqlite(process) => process.reserve(reservation, &limits, &self.0.clock)?,
+            Reservations::Sqlite(process) => process.reserve(reservation, &limits, &self.clock)?,
             // Boxed, because this large future would be part of every request's future.
             Reservations::Postgres(task) => Box::pin(task.reserve(reservation, limits)).await?,
         };
@@ -84,7 +85,7 @@ impl Limits<'_> {
     }
 
     async fn load(self) -> Result<Arc<LimitTable>, StoreError> {
-        let mut connection = self.0.connection().await?;
+        let mut connection = self.connection().await?;
         // The version first: limits that change in between are then loaded again.
         let version = connection.query_value(LIMITS_VERSION, &[]).await?;
         let limits = connection.query("SELECT scope, kind, amount FROM limits", &[], limit).await?;

@@ -9,8 +9,7 @@ use chat::Timestamp;
 use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::params;
-use crate::identity::accounts::Accounts;
-use crate::identity::accounts::{AccountChange, AccountError, find_account, require_an_admin};
+use crate::identity::accounts::{AccountChange, AccountError, Accounts, find_account, require_an_admin};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::require_confirmed;
 use crate::identity::links::{LinksOf, withdraw_links};
@@ -32,20 +31,19 @@ pub enum Access {
 impl Accounts<'_> {
     /// The number of a person's active keys.
     pub async fn count_active_keys(self, _admin: Admin<'_>, of: AccountId) -> Result<u64, StoreError> {
-        self.0.connection().await?.query_value(COUNT_ACTIVE, params![&of, self.0.now()]).await
+        self.connection().await?.query_value(COUNT_ACTIVE, params![&of, self.now()]).await
     }
 
     /// Revokes all keys of a person; returns their number.
     pub async fn revoke_keys(self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-                let revoked = revoke_keys(transaction, of).await?;
-                let action = AuditAction::RevokedKeys { count: revoked };
-                transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
-                Ok(revoked)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let revoked = revoke_keys(transaction, of).await?;
+            let action = AuditAction::RevokedKeys { count: revoked };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
+            Ok(revoked)
+        })
+        .await
     }
 
     /// Disabling an account ends its sessions and withdraws the links that it created and those that reset its password.
@@ -55,57 +53,55 @@ impl Accounts<'_> {
         of: AccountId,
         access: Access,
     ) -> Result<AccountChange, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-                let subject = AuditSubject::person(&found);
-                let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
-                let Access::Disabled { revokes_keys } = access else {
-                    require_confirmed(transaction, admin.0).await?;
-                    transaction.execute(set, params![&of, None::<Timestamp>]).await?;
-                    transaction.audit(admin.0, AuditAction::EnabledAccount, &subject).await?;
-                    let account = Account { disabled_at: None, ..found };
-                    return Ok(AccountChange { account, revoked_keys: 0, withdrawn_links: 0 });
-                };
-                let disabled_at = Some(found.disabled_at.unwrap_or(transaction.now()));
-                transaction.execute(set, params![&of, disabled_at]).await?;
-                require_an_admin(transaction).await?;
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-                forget_challenges(transaction, of).await?;
-                let revoked_keys = if revokes_keys { Some(revoke_keys(transaction, of).await?) } else { None };
-                transaction.audit(admin.0, AuditAction::DisabledAccount { revoked_keys }, &subject).await?;
-                let mut withdrawn_links = withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
-                withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
-                let account = Account { disabled_at, ..found };
-                Ok(AccountChange { account, revoked_keys: revoked_keys.unwrap_or(0), withdrawn_links })
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            let subject = AuditSubject::person(&found);
+            let set = "UPDATE accounts SET disabled_at = $2 WHERE id = $1";
+            let Access::Disabled { revokes_keys } = access else {
+                require_confirmed(transaction, admin.0).await?;
+                transaction.execute(set, params![&of, None::<Timestamp>]).await?;
+                transaction.audit(admin.0, AuditAction::EnabledAccount, &subject).await?;
+                let account = Account { disabled_at: None, ..found };
+                return Ok(AccountChange { account, revoked_keys: 0, withdrawn_links: 0 });
+            };
+            let disabled_at = Some(found.disabled_at.unwrap_or(transaction.now()));
+            transaction.execute(set, params![&of, disabled_at]).await?;
+            require_an_admin(transaction).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            forget_challenges(transaction, of).await?;
+            let revoked_keys = if revokes_keys { Some(revoke_keys(transaction, of).await?) } else { None };
+            transaction.audit(admin.0, AuditAction::DisabledAccount { revoked_keys }, &subject).await?;
+            let mut withdrawn_links = withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+            withdrawn_links += withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            let account = Account { disabled_at, ..found };
+            Ok(AccountChange { account, revoked_keys: revoked_keys.unwrap_or(0), withdrawn_links })
+        })
+        .await
     }
 
     /// Deletes a person's account permanently; returns the number of keys that were revoked with it.
     pub async fn delete(self, admin: Admin<'_>, of: AccountId) -> Result<u64, AccountError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                require_confirmed(transaction, admin.0).await?;
-                let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
-                withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
-                withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
-                transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
-                forget_factors(transaction, of).await?;
-                forget_challenges(transaction, of).await?;
-                let revoked = revoke_keys(transaction, of).await?;
-                let scope = Scope::Owner(of).to_string();
-                transaction.execute("DELETE FROM limits WHERE scope = $1", params![&*scope]).await?;
-                count_up(transaction).await?;
-                let (now, email) = (transaction.now(), format!("deleted-{of}"));
-                let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
+        self.change(admin.0, async |transaction| {
+            require_confirmed(transaction, admin.0).await?;
+            let found = find_account(transaction, of).await?.ok_or(AccountError::NoSuchAccount)?;
+            withdraw_links(transaction, admin, LinksOf::Maker(&found)).await?;
+            withdraw_links(transaction, admin, LinksOf::Account(&found)).await?;
+            transaction.execute("DELETE FROM sessions WHERE account = $1", params![&of]).await?;
+            forget_factors(transaction, of).await?;
+            forget_challenges(transaction, of).await?;
+            let revoked = revoke_keys(transaction, of).await?;
+            let scope = Scope::Owner(of).to_string();
+            transaction.execute("DELETE FROM limits WHERE scope = $1", params![&*scope]).await?;
+            count_up(transaction).await?;
+            let (now, email) = (transaction.now(), format!("deleted-{of}"));
+            let delete = "UPDATE accounts SET name = 'Deleted', email = $2, password = '', role = 'developer',
                 disabled_at = $3, deleted_at = $3, deleted_email = $4 WHERE id = $1";
-                transaction.execute(delete, params![&of, &*email, now, found.email.as_str()]).await?;
-                require_an_admin(transaction).await?;
-                let action = AuditAction::DeletedAccount { revoked_keys: revoked };
-                transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
-                Ok(revoked)
-            })
-            .await
+            transaction.execute(delete, params![&of, &*email, now, found.email.as_str()]).await?;
+            require_an_admin(transaction).await?;
+            let action = AuditAction::DeletedAccount { revoked_keys: revoked };
+            transaction.audit(admin.0, action, &AuditSubject::person(&found)).await?;
+            Ok(revoked)
+        })
+        .await
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::{Store, StoreError};
+use crate::database::subject;
 
 /// Notices per claim: they are sent one after the other, and all must be sent before the lease ends.
 const MAX_CLAIMED: u64 = 4;
@@ -20,65 +21,62 @@ pub struct Notice {
     pub attempts: u64,
 }
 
-/// Notices for the webhook.
-#[derive(Clone, Copy)]
-pub struct Notices<'a>(pub(crate) &'a Store);
+subject! {
+    /// Notices for the webhook.
+    Notices
+}
 
 impl Notices<'_> {
     /// Adds a notice, unless one with this id is remembered.
     pub async fn add(self, id: &str, body: &str) -> Result<(), StoreError> {
         let known = "SELECT EXISTS (SELECT 1 FROM notices WHERE id = $1)";
-        if self.0.connection().await?.query_value(known, params![id]).await? {
+        if self.connection().await?.query_value(known, params![id]).await? {
             return Ok(());
         }
-        self.0
-            .change_without_viewer(async |transaction| {
-                let now = transaction.now();
-                let add = "INSERT INTO notices (id, body, created_at, attempts, next_at, is_done)
+        self.change_without_viewer(async |transaction| {
+            let now = transaction.now();
+            let add = "INSERT INTO notices (id, body, created_at, attempts, next_at, is_done)
                 VALUES ($1, $2, $3, 0, $3, $4) ON CONFLICT (id) DO NOTHING";
-                transaction.execute(add, params![id, body, now, false]).await.map(drop)
-            })
-            .await
+            transaction.execute(add, params![id, body, now, false]).await.map(drop)
+        })
+        .await
     }
 
     /// Takes notices that are due. No other caller gets them until the lease ends.
     pub async fn claim(self, lease: Duration) -> Result<Vec<Notice>, StoreError> {
         let any = "SELECT EXISTS (SELECT 1 FROM notices WHERE NOT is_done AND next_at <= $1)";
-        if !self.0.connection().await?.query_value(any, params![self.0.now()]).await? {
+        if !self.connection().await?.query_value(any, params![self.now()]).await? {
             return Ok(Vec::new());
         }
-        self.0
-            .change_without_viewer(async |transaction| {
-                let now = transaction.now();
-                let due = "SELECT id, body, attempts FROM notices WHERE NOT is_done AND next_at <= $1
+        self.change_without_viewer(async |transaction| {
+            let now = transaction.now();
+            let due = "SELECT id, body, attempts FROM notices WHERE NOT is_done AND next_at <= $1
                 ORDER BY created_at, id LIMIT $2";
-                let notice = |row: &Row<'_>| Ok(Notice { id: row.get(0)?, body: row.get(1)?, attempts: row.get(2)? });
-                let claimed = transaction.query(due, params![now, MAX_CLAIMED], notice).await?;
-                for Notice { id, .. } in &claimed {
-                    let claim = "UPDATE notices SET next_at = $2, attempts = attempts + 1 WHERE id = $1";
-                    transaction.execute(claim, params![id.as_str(), now + lease]).await?;
-                }
-                Ok(claimed)
-            })
-            .await
+            let notice = |row: &Row<'_>| Ok(Notice { id: row.get(0)?, body: row.get(1)?, attempts: row.get(2)? });
+            let claimed = transaction.query(due, params![now, MAX_CLAIMED], notice).await?;
+            for Notice { id, .. } in &claimed {
+                let claim = "UPDATE notices SET next_at = $2, attempts = attempts + 1 WHERE id = $1";
+                transaction.execute(claim, params![id.as_str(), now + lease]).await?;
+            }
+            Ok(claimed)
+        })
+        .await
     }
 
     /// The notice was sent, or will not be retried.
     pub async fn finish(self, id: &str) -> Result<(), StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                transaction.execute("UPDATE notices SET is_done = $2 WHERE id = $1", params![id, true]).await.map(drop)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            transaction.execute("UPDATE notices SET is_done = $2 WHERE id = $1", params![id, true]).await.map(drop)
+        })
+        .await
     }
 
     pub async fn retry(self, id: &str, after: Duration) -> Result<(), StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let next = transaction.now() + after;
-                transaction.execute("UPDATE notices SET next_at = $2 WHERE id = $1", params![id, next]).await.map(drop)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let next = transaction.now() + after;
+            transaction.execute("UPDATE notices SET next_at = $2 WHERE id = $1", params![id, next]).await.map(drop)
+        })
+        .await
     }
 }
 

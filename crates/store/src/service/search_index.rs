@@ -1,39 +1,39 @@
 //! The id of this installation's search index. The index itself is a folder, which can be lost while the database is not;
 //! the stored id reveals the loss.
 
+use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::{Store, StoreError};
+use crate::database::subject;
 
 const FIND: &str = "SELECT index_id FROM search_index";
 
-/// The search index that the database expects.
-#[derive(Clone, Copy)]
-pub struct SearchIndex<'a>(pub(crate) &'a Store);
+subject! {
+    /// The search index that the database expects.
+    SearchIndex
+}
 
 impl SearchIndex<'_> {
     /// The id of the index that must exist; `None` if there never was one, or it was forgotten.
     pub async fn expected(self) -> Result<Option<String>, StoreError> {
-        self.0.connection().await?.query_optional(FIND, &[], index_id).await
+        self.connection().await?.query_optional(FIND, &[], index_id).await
     }
 
     /// Expects this index, unless another is already expected. Returns the expected one.
     pub async fn expect(self, id: &str) -> Result<String, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                let insert = "INSERT INTO search_index (id, index_id) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
-                transaction.execute(insert, params![id]).await?;
-                transaction.query_optional(FIND, &[], index_id).await?.ok_or(StoreError::Corrupt("index"))
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            let insert = "INSERT INTO search_index (id, index_id) VALUES (1, $1) ON CONFLICT (id) DO NOTHING";
+            transaction.execute(insert, params![id]).await?;
+            transaction.query_optional(FIND, &[], index_id).await?.ok_or(StoreError::Corrupt("index"))
+        })
+        .await
     }
 
     /// Forgets the expected index. Returns whether there was one.
     pub async fn forget(self) -> Result<bool, StoreError> {
-        self.0
-            .change_without_viewer(async |transaction| {
-                Ok(transaction.execute("DELETE FROM search_index", &[]).await? > 0)
-            })
-            .await
+        self.change_without_viewer(async |transaction| {
+            Ok(transaction.execute("DELETE FROM search_index", &[]).await? > 0)
+        })
+        .await
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, params};
+use crate::database::subject;
 use crate::usage::cost::{Price, PriceList};
 use crate::values::{Admin, Currency, Project, TokenPrice, Viewer};
-use crate::{Store, StoreError};
 
 const MAX_PRICES: u64 = 1_000;
 
@@ -23,13 +24,14 @@ pub enum PriceError {
     Store(#[from] StoreError),
 }
 
-/// Prices.
-#[derive(Clone, Copy)]
-pub struct Prices<'a>(pub(crate) &'a Store);
+subject! {
+    /// Prices.
+    Prices
+}
 
 impl Prices<'_> {
     pub async fn list(self, _viewer: &Viewer) -> Result<PriceList, StoreError> {
-        read_prices(&mut self.0.connection().await?).await
+        read_prices(&mut self.connection().await?).await
     }
 
     /// Sets the price of a project, or the default price. The currency may be omitted once there is a price.
@@ -40,41 +42,39 @@ impl Prices<'_> {
         price: Price,
         currency: Option<Currency>,
     ) -> Result<Currency, PriceError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let currency = match (read_currency(transaction).await?, currency) {
-                    (Some(kept), Some(other)) if kept != other => return Err(PriceError::OtherCurrency(kept)),
-                    (Some(kept), _) => kept,
-                    (None, Some(first)) => first,
-                    (None, None) => return Err(PriceError::NoCurrency),
-                };
-                let count = "SELECT count(*) FROM prices WHERE project <> $1";
-                if transaction.query_value::<u64>(count, params![column(project)]).await? >= MAX_PRICES {
-                    return Err(PriceError::TooMany);
-                }
-                let set = "INSERT INTO prices (project, prompt, completion, currency) VALUES ($1, $2, $3, $4)
+        self.change(admin.0, async |transaction| {
+            let currency = match (read_currency(transaction).await?, currency) {
+                (Some(kept), Some(other)) if kept != other => return Err(PriceError::OtherCurrency(kept)),
+                (Some(kept), _) => kept,
+                (None, Some(first)) => first,
+                (None, None) => return Err(PriceError::NoCurrency),
+            };
+            let count = "SELECT count(*) FROM prices WHERE project <> $1";
+            if transaction.query_value::<u64>(count, params![column(project)]).await? >= MAX_PRICES {
+                return Err(PriceError::TooMany);
+            }
+            let set = "INSERT INTO prices (project, prompt, completion, currency) VALUES ($1, $2, $3, $4)
                 ON CONFLICT (project) DO UPDATE SET prompt = excluded.prompt, completion = excluded.completion";
-                let (prompt, completion) = (price.prompt.micros(), price.completion.micros());
-                transaction.execute(set, params![column(project), prompt, completion, currency.as_str()]).await?;
-                let action = AuditAction::SetPrice { prompt: price.prompt, completion: price.completion, currency };
-                transaction.audit(admin.0, action, &AuditSubject::project(project)).await?;
-                Ok(currency)
-            })
-            .await
+            let (prompt, completion) = (price.prompt.micros(), price.completion.micros());
+            transaction.execute(set, params![column(project), prompt, completion, currency.as_str()]).await?;
+            let action = AuditAction::SetPrice { prompt: price.prompt, completion: price.completion, currency };
+            transaction.audit(admin.0, action, &AuditSubject::project(project)).await?;
+            Ok(currency)
+        })
+        .await
     }
 
     /// `false` if there is none.
     pub async fn remove(self, admin: Admin<'_>, project: Option<&Project>) -> Result<bool, PriceError> {
-        self.0
-            .change(admin.0, async |transaction| {
-                let remove = "DELETE FROM prices WHERE project = $1";
-                let is_removed = transaction.execute(remove, params![column(project)]).await? == 1;
-                if is_removed {
-                    transaction.audit(admin.0, AuditAction::RemovedPrice, &AuditSubject::project(project)).await?;
-                }
-                Ok(is_removed)
-            })
-            .await
+        self.change(admin.0, async |transaction| {
+            let remove = "DELETE FROM prices WHERE project = $1";
+            let is_removed = transaction.execute(remove, params![column(project)]).await? == 1;
+            if is_removed {
+                transaction.audit(admin.0, AuditAction::RemovedPrice, &AuditSubject::project(project)).await?;
+            }
+            Ok(is_removed)
+        })
+        .await
     }
 }
 

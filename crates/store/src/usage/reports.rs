@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use chat::{KeyId, RequestId, Timestamp};
 
+use crate::StoreError;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, params};
+use crate::database::subject;
 use crate::usage::groups::{Groups, KnownKey, Names};
 use crate::usage::pending::PendingRows;
 use crate::usage::prices::{SELECT_PRICES, price_list, price_row};
@@ -15,17 +17,17 @@ use crate::usage::report::{ReportBuilder, RollupRow};
 use crate::usage::rollup::{Figures, KeySum, Measured, Part, Resolution, sum_ranges};
 use crate::usage::unfolded::{rows_between, unfolded_sums};
 use crate::values::Viewer;
-use crate::{Store, StoreError};
 
-/// Reports and recorded requests.
-#[derive(Clone, Copy)]
-pub struct Usage<'a>(pub(crate) &'a Store);
+subject! {
+    /// Reports and recorded requests.
+    Usage
+}
 
 impl Usage<'_> {
     /// Sums from the roll-ups; `None` for a key that the viewer may not see.
     pub async fn report(self, viewer: &Viewer, query: &UsageQuery) -> Result<Option<UsageReport>, StoreError> {
-        let (viewer, query, now) = (viewer.clone(), *query, self.0.now());
-        self.0.report(async move |snapshot| read_report(snapshot, &viewer, &query, now).await).await
+        let (viewer, query, now) = (viewer.clone(), *query, self.now());
+        self.long_read(async move |snapshot| read_report(snapshot, &viewer, &query, now).await).await
     }
 
     /// The use of each key. Keys that were not used may be missing.
@@ -38,12 +40,12 @@ impl Usage<'_> {
             each_sum(snapshot, scope, &pending, Resolution::EightDays, add).await?;
             Ok(keys)
         };
-        self.0.report(read).await
+        self.long_read(read).await
     }
 
     /// The last uses of keys that are not yet in the sums.
     pub(crate) async fn unfolded_uses(self) -> Result<BTreeMap<KeyId, Timestamp>, StoreError> {
-        self.0.snapshot(async |snapshot| Ok(unfolded_sums(snapshot).await?.last_uses())).await
+        self.short_read(async |snapshot| Ok(unfolded_sums(snapshot).await?.last_uses())).await
     }
 }
 

@@ -38,11 +38,11 @@ impl Usage<'_> {
     /// Newest first. A search stops after many rows, so that other searches can run.
     pub async fn search_requests(self, viewer: &Viewer, query: &RequestQuery) -> Result<RequestPage, StoreError> {
         let (viewer, query) = (viewer.clone(), query.clone());
-        self.0.report(async move |snapshot| search(snapshot, &viewer, &query, MAX_SCANNED).await).await
+        self.long_read(async move |snapshot| search(snapshot, &viewer, &query, MAX_SCANNED).await).await
     }
 
     pub async fn request(self, viewer: &Viewer, id: RequestId) -> Result<Option<RecordedRequest>, StoreError> {
-        let rows = self.0.snapshot(async |snapshot| records(snapshot, viewer, &[id]).await).await?;
+        let rows = self.short_read(async |snapshot| records(snapshot, viewer, &[id]).await).await?;
         Ok(rows.into_iter().next())
     }
 }
@@ -278,7 +278,7 @@ mod tests {
                 let mut found = Vec::new();
                 loop {
                     let search_once = query.clone();
-                    let page = store.report(async move |snapshot| {
+                    let page = store.base.long_read(async move |snapshot| {
                         search(snapshot, &Viewer::operator(), &search_once, max_scanned).await
                     });
                     let page = page.await.unwrap();

@@ -79,9 +79,9 @@ async fn fill(store: &Store) {
     store.keys().playground_caller(&begun.session.viewer).await.unwrap();
     let keys = [new_key(store, "one").await.id(), new_key(store, "two").await.id()];
     store.keys().revoke(&operator, keys[1]).await.unwrap();
-    store.keys().change(&operator, keys[0], &[KeyChange::Owner(Some(account))]).await.unwrap();
+    store.keys().update(&operator, keys[0], &[KeyChange::Owner(Some(account))]).await.unwrap();
     let project = Project::parse("search").unwrap();
-    assert!(store.keys().change(&operator, keys[0], &[KeyChange::Project(Some(project.clone()))]).await.unwrap());
+    assert!(store.keys().update(&operator, keys[0], &[KeyChange::Project(Some(project.clone()))]).await.unwrap());
     let price = Price { prompt: "0.2".parse().unwrap(), completion: "0.8".parse().unwrap() };
     store.prices().set(admin, Some(&project), price, "EUR".parse().ok()).await.unwrap();
     let (ledger, writer) = store.start_ledger(3650 * DAY).unwrap();

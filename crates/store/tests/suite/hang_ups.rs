@@ -122,7 +122,7 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     keys().rotate(&world.session.viewer, fresh.key, DAY),
     keys().end_overlap(&world.session.viewer, fresh.key),
     second_factors().accounts_without(world.session.viewer.admin().unwrap()),
-    keys().change(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
+    keys().update(&world.session.viewer, fresh.key, &[KeyChange::Completions(false), KeyChange::Owner(Some(world.other))]),
     limits().set(world.session.viewer.admin().unwrap(), limit(fresh.key)),
     limits().remove(world.session.viewer.admin().unwrap(), Scope::Key(fresh.key), limit(fresh.key).kind),
     prices().list(&world.session.viewer),

@@ -56,7 +56,7 @@ impl World {
         world.record(0..300).await;
         let operator = Viewer::operator();
         let given = [KeyChange::Owner(Some(bob)), KeyChange::Project(Project::parse_optional("day").unwrap())];
-        assert!(world.store.keys().change(&operator, keys[3], &given).await.unwrap());
+        assert!(world.store.keys().update(&operator, keys[3], &given).await.unwrap());
         world.record(300..600).await;
         world
     }
@@ -226,7 +226,7 @@ async fn every_grouping_of_every_range_equals_a_scan_of_the_rows(database: TestD
 
     // A former owner keeps the requests, and does not see the key's current name and project.
     let secret = KeyChange::Project(Project::parse_optional("secret").unwrap());
-    assert!(world.store.keys().change(&operator, keys[3], &[KeyChange::Owner(Some(world.ada)), secret]).await.unwrap());
+    assert!(world.store.keys().update(&operator, keys[3], &[KeyChange::Owner(Some(world.ada)), secret]).await.unwrap());
     let his = || world.rows.iter().filter(|row| row.owner == Some(world.bob));
     let report = world.report(&bob, all, Grouping::Project).await;
     assert_eq!(grouped(&report.groups), scan(his(), project));
@@ -358,8 +358,8 @@ async fn costs_use_current_prices_and_add_up(database: TestDatabase) {
     // Usage counts for the project that the key had at that time.
     let before = world.report(&operator, period, Grouping::Project).await;
     let change = KeyChange::Project(None);
-    assert!(store.keys().change(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
-    assert!(store.keys().change(&operator, world.keys[1], &[change]).await.unwrap());
+    assert!(store.keys().update(&operator, world.keys[0], std::slice::from_ref(&change)).await.unwrap());
+    assert!(store.keys().update(&operator, world.keys[1], &[change]).await.unwrap());
     assert_eq!(world.report(&operator, period, Grouping::Project).await.groups, before.groups);
     assert!(before.groups.iter().any(|group| group.label == GroupLabel::Project(Some(search.clone()))));
 }
