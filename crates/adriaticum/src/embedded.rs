@@ -259,7 +259,10 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
 }
 
 /// Variables that libraries read at the start of the process, which is therefore restarted with them.
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT: [(&str, &str); 4] = [
+    // Our allocator reserves a GiB at a time. With this it makes pieces of it writable as they are needed, so that a limit
+    // of writable memory (`RLIMIT_DATA`) counts what is used.
+    ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
     // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are
     // scattered, and TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
@@ -271,7 +274,7 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 ];
 
 /// Executes this program again with `ENVIRONMENT`, unless it is set.
-fn restart_with_environment() {
+pub(crate) fn restart_with_environment() {
     let missing: Vec<_> = ENVIRONMENT.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     if let (false, Ok(program)) = (missing.is_empty(), std::env::current_exe()) {
         // Returns only on failure; then this process runs without the variables.
