@@ -259,12 +259,7 @@ fn prune_once(connection: &mut Connection, due: Due) -> Result<Deleted, WriteErr
             Ok((row.get::<_, u64>(0)?, row.get::<_, Option<[u8; 16]>>(1)?, row.get::<_, Option<[u8; 16]>>(2)?))
         })?;
     if let (rows, Some(oldest), Some(newest)) = batch {
-        connection
-            .prepare_cached(
-                "DELETE FROM requests_of_parties WHERE (party, id) IN (SELECT key_id, id FROM requests WHERE id <= ?1
-                 UNION ALL SELECT '@' || account, id FROM requests WHERE id <= ?1 AND account IS NOT NULL)",
-            )?
-            .execute([newest])?;
+        connection.prepare_cached(DELETE_FROM_LISTS)?.execute([newest])?;
         connection.prepare_cached("DELETE FROM requests WHERE id <= ?1")?.execute([newest])?;
         let [oldest, newest] = [oldest, newest].map(|id| RequestId::from_bytes(id).timestamp());
         deleted.add(rows, oldest, newest);
@@ -290,6 +285,11 @@ const INSERT: &str = "INSERT INTO requests (id, key_id, status, code, prompt_tok
         project)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)
     ON CONFLICT (id) DO NOTHING";
+
+/// By party, because SQLite scans the whole table for pairs that come from a compound select.
+const DELETE_FROM_LISTS: &str = "DELETE FROM requests_of_parties WHERE id <= ?1 AND party IN (
+        SELECT key_id FROM requests WHERE id <= ?1
+        UNION SELECT '@' || account FROM requests WHERE id <= ?1 AND account IS NOT NULL)";
 
 const LIST_UNFOLDED: &str = "INSERT INTO unfolded (commit_id, requests) VALUES (?1, ?2)";
 
@@ -345,6 +345,22 @@ mod tests {
     use super::*;
     use crate::database::sqlite::Sqlite;
     use crate::usage::rollup::{Outcome, Timings};
+
+    /// The writer must not be busy for long, however many rows are kept.
+    #[test]
+    fn pruning_scans_only_what_it_deletes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("test.db");
+        let _database = Sqlite::open(path.clone()).unwrap();
+        let connection = Connection::open(path).unwrap();
+        for statement in [DELETE_FROM_LISTS, "DELETE FROM requests WHERE id <= ?1"] {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
+            let steps = plan.query_map([[0_u8; 16]], |row| row.get::<_, String>(3)).unwrap();
+            let steps: Vec<_> = steps.map(Result::unwrap).collect();
+            assert!(steps.iter().any(|step| step.starts_with("SEARCH")), "{steps:?}");
+            assert!(!steps.iter().any(|step| step.starts_with("SCAN requests")), "{steps:?}");
+        }
+    }
 
     /// After a failed fsync, the next row may come before a probe, and then has to reopen the ledger.
     #[test]
