@@ -131,11 +131,8 @@ impl Grounder {
             Search::IfIndexed(local) | Search::Local(local) => self.search_index(local, messages, assessment).await,
             Search::Remote { search, embeddings } => {
                 let Some(query) = query::derive(messages) else { return Ok(Vec::new()) };
-                let vector = match embeddings {
-                    Some(server) if !search.vector_fields().await.is_empty() => server.raw_question(&query).await,
-                    _ => None,
-                };
-                search.search_traced(trace, &query, vector.as_deref(), MAX_RESULTS).await
+                let vector = embeddings.as_ref().map(|server| server.raw_question(&query));
+                search.search_traced(trace, &query, vector, MAX_RESULTS).await
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Search on another server: one deadline for each search, one breaker for all.
 
+use std::future::Ready;
 use std::time::{Duration, Instant};
 
 use breaker::{Breaker, CallToken, Verdict};
 use parking_lot::Mutex;
-use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
+use tokio::time::timeout;
 
 use super::clients::{Clients, Transport};
 use super::error::SearchError;
@@ -29,7 +30,7 @@ pub struct RemoteSearch {
     breaker: Mutex<Breaker>,
     epoch: Instant,
     /// The fields with vectors, and when they were read.
-    vector_fields: Mutex<Option<(Instant, Vec<VectorField>)>>,
+    vector_fields: tokio::sync::Mutex<Option<(Instant, Vec<VectorField>)>>,
 }
 
 impl RemoteSearch {
@@ -42,7 +43,7 @@ impl RemoteSearch {
             deadline,
             breaker: Mutex::default(),
             epoch: Instant::now(),
-            vector_fields: Mutex::default(),
+            vector_fields: tokio::sync::Mutex::default(),
         })
     }
 
@@ -57,51 +58,75 @@ impl RemoteSearch {
 
     /// Best first. Dropping the future closes the connection and counts neither as success nor as failure.
     pub async fn search(&self, query: &str, limit: usize) -> Result<Vec<Passage>, SearchError> {
-        self.search_traced(&HeaderMap::new(), query, None, limit).await
+        self.search_traced(&HeaderMap::new(), query, None::<Ready<_>>, limit).await
     }
 
-    /// Also sends the headers of the trace context, and the query's vector if a field of the index has vectors of its size.
-    /// If the server refuses the vector, it is asked for the words alone, until the mapping is read again.
+    /// Also sends the headers of the trace context. If the index has vectors, the query's vector is awaited and searched for
+    /// in the same query. All of that may take half of the deadline; if it fails, the words are searched for alone, and
+    /// vectors are not used until the mapping is read again.
     pub async fn search_traced(
         &self,
         trace: &HeaderMap,
         query: &str,
-        vector: Option<&[f32]>,
+        vector: Option<impl Future<Output = Option<Vec<f32>>>>,
         limit: usize,
     ) -> Result<Vec<Passage>, SearchError> {
         let limit = limit.min(MAX_LIMIT);
-        let field = match vector {
-            Some(numbers) => self.vector_fields().await.into_iter().find(|field| field.dimensions == numbers.len()),
-            None => None,
-        };
-        let vector = field.as_ref().zip(vector);
-        let Some(request) = self.search_request(query, vector, limit) else { return Ok(Vec::new()) };
+        let Some(words) = self.search_request(query, None, limit) else { return Ok(Vec::new()) };
         let mut attempt = TrackedAttempt::begin(self).ok_or(SearchError::CircuitOpen)?;
-        let mut found = self.send(request, limit, trace).await;
-        if vector.is_some() && matches!(found, Err(SearchError::Refused(StatusCode::BAD_REQUEST))) {
-            *self.vector_fields.lock() = Some((Instant::now(), Vec::new()));
-            if let Some(request) = self.search_request(query, None, limit) {
-                found = self.send(request, limit, trace).await;
+        let search = async {
+            let Some(vector) = vector else { return self.send(words, limit, trace).await };
+            let both = timeout(self.deadline / 2, self.search_with_vector(trace, query, vector, limit));
+            if let Ok(Some(found)) = both.await {
+                return Ok(found);
             }
-        }
+            let found = self.send(words, limit, trace).await;
+            if found.is_ok()
+                && let Ok(mut known) = self.vector_fields.try_lock()
+                && let Some((_, fields)) = &mut *known
+            {
+                fields.clear();
+            }
+            found
+        };
+        let found = timeout(self.deadline, search).await.unwrap_or(Err(SearchError::TimedOut(self.deadline)));
         attempt.verdict = found.as_ref().map_or_else(SearchError::verdict, |_| Verdict::Good);
         found
+    }
+
+    /// `None` if it fails, or the index has no vectors of this size.
+    async fn search_with_vector(
+        &self,
+        trace: &HeaderMap,
+        query: &str,
+        vector: impl Future<Output = Option<Vec<f32>>>,
+        limit: usize,
+    ) -> Option<Vec<Passage>> {
+        let fields = self.vector_fields().await;
+        if fields.is_empty() {
+            return None;
+        }
+        let vector = vector.await?;
+        let field = fields.iter().find(|field| field.dimensions == vector.len())?;
+        self.send(self.search_request(query, Some((field, &vector)), limit)?, limit, trace).await.ok()
     }
 
     /// The fields of the index with vectors. None on other servers, and while the mapping cannot be read.
     pub async fn vector_fields(&self) -> Vec<VectorField> {
         let Kind::Opensearch { index } = &self.url.kind else { return Vec::new() };
-        if let Some((read, fields)) = &*self.vector_fields.lock()
+        let mut known = self.vector_fields.lock().await;
+        if let Some((read, fields)) = &*known
             && read.elapsed() < MAPPING_INTERVAL
         {
             return fields.clone();
         }
-        let request = opensearch::mapping_request(&self.url, index);
-        let fields = match self.exchange(request, self.deadline / 4, &HeaderMap::new()).await {
-            Ok(body) => VectorField::parse_mapping(&body),
-            Err(_reported_by_the_search) => Vec::new(),
+        let mapping = self.exchange(opensearch::mapping_request(&self.url, index), &HeaderMap::new());
+        let fields = match timeout(self.deadline / 4, mapping).await {
+            Ok(Ok(body)) => tokio::task::spawn_blocking(move || VectorField::parse_mapping(&body)).await,
+            Ok(Err(_)) | Err(_) => Ok(Vec::new()),
         };
-        *self.vector_fields.lock() = Some((Instant::now(), fields.clone()));
+        let fields = fields.unwrap_or_default();
+        *known = Some((Instant::now(), fields.clone()));
         fields
     }
 
@@ -118,7 +143,10 @@ impl RemoteSearch {
             Kind::Opensearch { index } => Some(opensearch::probe_request(&self.url, index, PROBE_QUERY, self.deadline)),
         };
         let found = match request {
-            Some(request) => self.send(request, 1, &HeaderMap::new()).await?,
+            Some(request) => {
+                let found = timeout(self.deadline, self.send(request, 1, &HeaderMap::new())).await;
+                found.unwrap_or(Err(SearchError::TimedOut(self.deadline)))?
+            }
             None => Vec::new(),
         };
         let (name, finding) = match (&self.url.kind, found.is_empty()) {
@@ -143,13 +171,14 @@ impl RemoteSearch {
         match &self.url.kind {
             Kind::Searxng => searxng::search_request(&self.url, query),
             Kind::Opensearch { index } => {
-                Some(opensearch::search_request(&self.url, index, query, vector, limit, self.deadline))
+                let deadline = if vector.is_some() { self.deadline / 2 } else { self.deadline };
+                Some(opensearch::search_request(&self.url, index, query, vector, limit, deadline))
             }
         }
     }
 
     async fn send(&self, request: SearchRequest, limit: usize, trace: &HeaderMap) -> Result<Vec<Passage>, SearchError> {
-        let body = self.exchange(request, self.deadline, trace).await?;
+        let body = self.exchange(request, trace).await?;
         // Up to 2 MiB take milliseconds, which would delay the other requests of this thread.
         let kind = self.url.kind.clone();
         let parsed = tokio::task::spawn_blocking(move || match &kind {
@@ -160,20 +189,13 @@ impl RemoteSearch {
     }
 
     /// The body of the response.
-    async fn exchange(
-        &self,
-        request: SearchRequest,
-        deadline: Duration,
-        trace: &HeaderMap,
-    ) -> Result<Vec<u8>, SearchError> {
+    async fn exchange(&self, request: SearchRequest, trace: &HeaderMap) -> Result<Vec<u8>, SearchError> {
         let request = request.build(&self.clients.for_current_runtime()?, self.url.credentials.as_ref());
-        let request = request.headers(trace.clone());
         let status_error = match &self.url.kind {
             Kind::Searxng => searxng::status_error,
             Kind::Opensearch { .. } => opensearch::status_error,
         };
-        let body = tokio::time::timeout(deadline, send(request, MAX_RESPONSE_BYTES, status_error)).await;
-        body.unwrap_or(Err(SearchError::TimedOut(deadline)))
+        send(request.headers(trace.clone()), MAX_RESPONSE_BYTES, status_error).await
     }
 
     fn now_millis(&self) -> u64 {

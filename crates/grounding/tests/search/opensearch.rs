@@ -1,6 +1,6 @@
 //! OpenSearch and Elasticsearch: requests and the interpretation of responses.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use grounding::Passage;
 use grounding::search::{RemoteSearch, SearchError};
@@ -153,6 +153,7 @@ async fn index_with(fields: Value) -> Server {
 }
 
 async fn search_with(remote: &RemoteSearch, vector: &[f32]) -> Result<Vec<Passage>, SearchError> {
+    let vector = std::future::ready(Some(vector.to_owned()));
     remote.search_traced(&HeaderMap::new(), "opening hours", Some(vector), 7).await
 }
 
@@ -230,6 +231,22 @@ async fn a_refused_vector_or_an_unreadable_mapping_leaves_the_words() {
     assert_eq!(server.counts().requests, 4, "the vector is not sent again");
     assert!(body(&server, 3)["query"]["multi_match"].is_object());
 
+    // Vectors that the cluster cannot compare in time do not open the breaker.
+    for failure in
+        [Response::status(503), Response::status(429), Response::json(r#"{"timed_out":true,"hits":{"hits":[]}}"#)]
+    {
+        let server = Server::start(move |at| match at {
+            0 => Response::json(mapping),
+            1 => failure.clone(),
+            _ => Response::recorded("opensearch-hits"),
+        })
+        .await;
+        let searching = remote(&server.opensearch(), LONG_DEADLINE);
+        for _ in 0..4 {
+            assert_eq!(search_with(&searching, &[0.5, 1.0]).await.unwrap().len(), 5);
+        }
+        assert_eq!(server.counts().requests, 6, "the vector is not sent again");
+    }
     for mapping in [Response::status(500), Response::json("<html>"), Response::json("[]")] {
         let server = Server::start(move |at| match at {
             0 => mapping.clone(),
@@ -239,4 +256,32 @@ async fn a_refused_vector_or_an_unreadable_mapping_leaves_the_words() {
         let searching = remote(&server.opensearch(), LONG_DEADLINE);
         assert_eq!(search_with(&searching, &[0.5, 1.0]).await.unwrap().len(), 5);
     }
+}
+
+#[tokio::test]
+async fn a_vector_that_does_not_come_leaves_half_of_the_deadline_for_the_words() {
+    let server = index_with(json!({ "v": { "type": "knn_vector", "dimension": 2 } })).await;
+    let remote = remote(&server.opensearch(), Duration::from_secs(2));
+    let never = std::future::pending();
+    let started = Instant::now();
+    assert_eq!(remote.search_traced(&HeaderMap::new(), "opening hours", Some(never), 7).await.unwrap().len(), 5);
+    assert!(started.elapsed() >= Duration::from_secs(1));
+    let found = remote.search_traced(&HeaderMap::new(), "opening hours", Some(unneeded()), 7).await;
+    assert_eq!(found.unwrap().len(), 5, "the vector is not awaited again");
+}
+
+fn unneeded() -> impl Future<Output = Option<Vec<f32>>> {
+    std::future::poll_fn(|_| panic!("no vector is needed"))
+}
+
+#[tokio::test]
+async fn an_open_breaker_needs_neither_mapping_nor_vector() {
+    let server = Server::always(Response::status(500)).await;
+    let remote = remote(&server.opensearch(), LONG_DEADLINE);
+    for _ in 0..3 {
+        remote.search("opening hours", 7).await.unwrap_err();
+    }
+    let found = remote.search_traced(&HeaderMap::new(), "opening hours", Some(unneeded()), 7).await;
+    assert_eq!(found, Err(SearchError::CircuitOpen));
+    assert_eq!(server.counts().requests, 3);
 }
