@@ -53,8 +53,11 @@ fn expand_width_ranges(pdf: &mut Pdf) {
     }
 }
 
-/// Widths as `FIRST [WIDTH …]` only, without `FIRST LAST WIDTH`.
+/// Widths as `FIRST [WIDTH …]` only, without `FIRST LAST WIDTH`. Unchanged if it is unknown which of the two a reference is.
 fn as_lists(widths: &[Object]) -> Vec<Object> {
+    if widths.iter().any(|object| matches!(object, Object::Reference(_))) {
+        return widths.to_owned();
+    }
     let (mut lists, mut rest, mut left) = (Vec::new(), widths, MAX_WIDTHS);
     loop {
         match rest {
@@ -114,5 +117,7 @@ mod tests {
         assert_eq!(as_lists(&widths), expected, "what is cut off at the end is left out");
         let Object::Array(bounded) = &as_lists(&integers(&[0, i64::MAX, 1]))[1] else { panic!("no list") };
         assert_eq!(bounded.len(), MAX_WIDTHS);
+        let elsewhere = [integers(&[0]), vec![Object::Reference((12, 0))], integers(&[3, 5, 318])].concat();
+        assert_eq!(as_lists(&elsewhere), elsewhere);
     }
 }
