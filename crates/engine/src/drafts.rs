@@ -46,6 +46,8 @@ impl DraftResults {
     const FORGOTTEN: f64 = 0.001;
     /// One lucky guess must not outweigh many wrong ones.
     const MAX_RIGHT: f64 = 2.0;
+    /// Nor may a step during which the machine stood still.
+    const MAX_TIME: f64 = 4.0;
     /// After a step of another size, this number of steps take longer, too, and say nothing about steps without drafts.
     const UNSTEADY_STEPS: u32 = 2;
 
@@ -60,15 +62,15 @@ impl DraftResults {
 
     /// Takes the duration of a step without prompts into account.
     pub(crate) fn observe_time(&mut self, tokens: usize, has_drafts: bool, seconds: StepSeconds, took: f64) {
-        let time = took / seconds.of(tokens);
+        let time = (took / seconds.of(tokens) / self.plain_time).min(Self::MAX_TIME);
         if has_drafts {
             self.plain_steps = 0;
-            self.time += (time / self.plain_time - self.time) * Self::NEWEST;
+            self.time += (time - self.time) * Self::NEWEST;
             return;
         }
         self.plain_steps += 1;
         if self.plain_steps > Self::UNSTEADY_STEPS {
-            self.plain_time += (time - self.plain_time) * Self::NEWEST;
+            self.plain_time *= 1.0 + (time - 1.0) * Self::NEWEST;
             self.time += (1.0 - self.time) * Self::FORGOTTEN;
             self.right += (1.0 - self.right) * Self::FORGOTTEN;
         }
@@ -186,6 +188,7 @@ mod tests {
         assert_eq!(*drafts.guess().first().unwrap(), 70 + 39, "there is a guess");
         assert!(drafts.draft(0, SECONDS, 9).is_empty(), "but it is not worth a token");
     }
+
     #[test]
     fn drafts_end_where_they_bring_less_than_expected_and_are_tried_again() {
         let are_worth = |results: &DraftResults| results.are_worth(16, 8, 6.0, SECONDS);
@@ -208,5 +211,9 @@ mod tests {
             });
             assert!((100..10_000).contains(&untried.count()));
         }
+        let mut results = DraftResults::new();
+        results.observe_time(24, true, SECONDS, SECONDS.of(24) * 1000.0);
+        (0..500).for_each(|_| plain_step(&mut results));
+        assert!(are_worth(&results), "one step that stood still is soon forgotten");
     }
 }
