@@ -161,6 +161,7 @@ mod tests {
             request_id: "chatcmpl_0192f0c1d2e37a4b8c5d6e7f80910213".parse().unwrap(),
             key: "abcdefghijkl".parse().unwrap(),
             key_name: "=1+1".into(),
+            is_key_visible: true,
             status: 200,
             code: None,
             usage: TokenUsage::default(),

@@ -204,6 +204,8 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
     let key = find(user, id).await?;
     let newest = RequestQuery { key: Some(key.id), limit: 1, ..RequestQuery::default() };
     let last = user.store().usage().requests(user.viewer(), &newest).await?;
+    // Its newest request may be another person's, who had the key meanwhile.
+    let last = last.first().filter(|last| Some(last.request_id.timestamp()) >= key.last_used_at);
     let content = html! {
         section.card.narrow {
             h1 { "Revoke " (key.name) "?" }
@@ -211,7 +213,7 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
                 "The key " code { "adria_" (key.id) "_…" } " will be rejected from the next request on. "
                 "This cannot be undone."
             }
-            @match (key.last_used_at, last.first()) {
+            @match (key.last_used_at, last) {
                 (Some(_), Some(last)) => p {
                     "It was last used by the request "
                     a href={ "/requests/" (last.request_id) } { code { (last.request_id) } }

@@ -239,7 +239,11 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
             (copyable("request-id", &row.request_id.to_string()))
             dl.facts {
                 dt { "Outcome" } dd { (outcome(&row)) }
-                dt { "Key" } dd { a href={ "/keys/" (row.key) } { (row.key_name) } " " code.quiet { (row.key) } }
+                dt { "Key" }
+                dd {
+                    @if row.is_key_visible { a href={ "/keys/" (row.key) } { (row.key_name) } } @else { (row.key_name) }
+                    " " code.quiet { (row.key) }
+                }
                 dt { "Prompt tokens" } dd { (figure(row.usage.prompt)) }
                 dt { "Completion tokens" } dd { (figure(row.usage.completion)) }
                 dt { "Total tokens" } dd { (figure(row.usage.total)) }

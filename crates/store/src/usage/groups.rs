@@ -123,8 +123,9 @@ impl Groups {
                 Common::Day(_) => return None,
                 Common::Key(id) => {
                     let known = names.keys.get(&id)?;
-                    sum.figures.last_at = known.last_used_at.unwrap_or_default();
-                    GroupLabel::Key(known.shown_to(viewer))
+                    let key = known.shown_to(viewer);
+                    sum.figures.last_at = known.last_used_at.filter(|_| key.is_visible).unwrap_or_default();
+                    GroupLabel::Key(key)
                 }
                 Common::Owner(id) => GroupLabel::Person(id.and_then(|id| names.people.get(&id)).cloned()),
                 Common::Project(project) => GroupLabel::Project(project),

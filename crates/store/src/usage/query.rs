@@ -305,6 +305,8 @@ pub struct RecordedRequest {
     pub request_id: RequestId,
     pub key: KeyId,
     pub key_name: String,
+    /// Whether the viewer may see the key itself: it may have been given to another person.
+    pub is_key_visible: bool,
     /// The HTTP status that was returned to the caller.
     pub status: u16,
     /// The error's code; `None` for a success.

@@ -189,6 +189,7 @@ fn record(row: &Row<'_>, viewer: &Viewer) -> Result<Option<RecordedRequest>, Sto
     Ok(Some(RecordedRequest {
         request_id,
         key: row.get(1)?,
+        is_key_visible: sees(owner),
         key_name: if sees(owner) { row.get(19)? } else { GIVEN_AWAY.into() },
         status: row.get(2)?,
         code: row.get_optional(3)?,
