@@ -95,6 +95,15 @@ fn the_pages_of_settings_and_commands_are_what_the_program_prints() {
 }
 
 #[test]
+fn every_column_of_the_requests_export_is_described() {
+    let text = std::fs::read_to_string(root().join("docs/usage.md")).unwrap();
+    let table = text.split("The columns of requests,").nth(1).unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').nth(1).unwrap());
+    let described: Vec<_> = rows.flat_map(|names| names.split(',')).map(|name| name.trim().trim_matches('`')).collect();
+    assert_eq!(described, format::RequestRow::COLUMNS_WITH_KEY_NAME);
+}
+
+#[test]
 fn every_setting_and_variable_in_the_docs_exists() {
     let config = ADRIATICUM.install().run_ok(&["config"]);
     let names = config.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::StoreError;
-use crate::copying::export::Export;
 use crate::copying::import::Import;
+use crate::copying::source::SourceFile;
 use crate::database::postgres::PostgresSettings;
 
 /// Rows that are sent together.
@@ -49,7 +49,7 @@ pub async fn copy(
     to: &PostgresSettings,
     progress: &mut (dyn FnMut(&'static str, u64, u64) + Send),
 ) -> Result<Vec<CopiedTable>, CopyError> {
-    let mut export = Export::open(from)?;
+    let mut export = SourceFile::open(from)?;
     let mut import = Import::begin(to).await?;
     import.prepare(export.days()?).await?;
     let mut copied = Vec::new();
@@ -76,11 +76,11 @@ pub async fn copy(
 
 /// Reads a table on a separate thread, while earlier rows are being sent.
 async fn import_table(
-    mut export: Export,
+    mut export: SourceFile,
     import: &Import,
     table: &'static Table,
     mut progress: impl FnMut(u64),
-) -> Result<Export, CopyError> {
+) -> Result<SourceFile, CopyError> {
     let (sender, mut batches) = tokio::sync::mpsc::channel(MAX_BATCHES_AHEAD);
     let reading = std::thread::spawn(move || {
         let read = export.read(table, BATCH_ROWS, |batch| sender.blocking_send(batch).is_ok());

@@ -3,5 +3,5 @@
 
 pub(crate) mod backup;
 pub(crate) mod copy;
-mod export;
 mod import;
+mod source;

@@ -15,11 +15,11 @@ use crate::{StoreError, UsageReport};
 
 const DAY_MICROS: u64 = 86_400_000_000;
 
-pub(crate) struct Export {
+pub(crate) struct SourceFile {
     connection: Connection,
 }
 
-impl Export {
+impl SourceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(StoreError::from)?;

@@ -31,7 +31,7 @@ use crate::values::{BudgetPeriod, Scope};
 /// Requests decided per transaction.
 const MAX_BATCH: usize = 1_024;
 /// Reservations expire if their replica does not renew them for this long.
-const LEASE: Duration = Duration::from_secs(10);
+const RESERVED_FOR: Duration = Duration::from_secs(10);
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
 /// Replicas count in different slots, so that their commits do not wait for each other. Two replicas in the same slot wait
 /// for each other, but still count correctly.
@@ -176,8 +176,10 @@ impl LimitTask {
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
         // Pipelined; the server runs them one after the other, each with a separate snapshot. So the reads after the lock
-        // see everything that its previous holder has committed.
+        // see everything that its previous holder has committed. Reservations are read before spending: a row that is
+        // committed between the two counts twice for a moment, and is never missed.
         let (_, _, reserved, shares, spending) = tokio::try_join!(
+            biased;
             session.batch_execute("BEGIN"),
             session.execute(&open.lock, &of_scopes),
             session.query(&open.reserved, &at),
@@ -198,7 +200,7 @@ impl LimitTask {
         let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
         let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
         let shares = ShareColumns::changed(&state, questions);
-        tokio::try_join!(insert(open, &granted, now), shares.store(open), async {
+        tokio::try_join!(biased; insert(open, &granted, now), shares.store(open), async {
             Ok(session.batch_execute("COMMIT").await?)
         },)?;
         Ok(decided)
@@ -221,7 +223,7 @@ impl LimitTask {
             open.session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
             Ok(())
         };
-        if !matches!(timeout(LEASE, renewed).await, Ok(Ok(()))) {
+        if !matches!(timeout(RESERVED_FOR, renewed).await, Ok(Ok(()))) {
             self.connection = None;
         }
     }
@@ -260,7 +262,7 @@ async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Times
     let owners: Vec<Option<String>> =
         reservations.iter().map(|reservation| reservation.owner.map(|owner| owner.to_string())).collect();
     let tokens: Vec<i64> = reservations.iter().map(|reservation| signed(reservation.tokens)).collect();
-    let until = signed((now + LEASE).as_millis());
+    let until = signed((now + RESERVED_FOR).as_millis());
     open.session.execute(&open.insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
     Ok(())
 }
