@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::scheduler::Limits;
 use crate::threads::Threads;
 use crate::tuning::DecoderSettings;
-use crate::worker::{Message, Stats, Worker};
+use crate::worker::{Message, SharedStatus, Worker};
 
 /// Computes all requests, on the thread that calls `run`.
 pub struct DecodeLoop {
@@ -15,7 +15,7 @@ pub struct DecodeLoop {
     pub(crate) decoder: DecoderSettings,
     pub(crate) limits: Limits,
     pub(crate) requests: mpsc::Receiver<Message>,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) status: SharedStatus,
 }
 
 impl DecodeLoop {
@@ -27,7 +27,7 @@ impl DecodeLoop {
     pub fn run(self) -> Result<(), EngineError> {
         let decoder = self.model.decoder(self.limits.shape(), self.decoder)?;
         let threads = Threads::new(self.decoder.threads);
-        let worker = Worker::new(&self.model, decoder, threads, self.limits, self.requests, self.stats);
+        let worker = Worker::new(&self.model, decoder, threads, self.limits, self.requests, self.status);
         worker.run().map_err(|error| EngineError::Decode(error.to_string()))
     }
 }

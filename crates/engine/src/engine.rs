@@ -1,9 +1,10 @@
 //! A model that is ready to serve, and its limits.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 
 use kernels::Attention;
+use parking_lot::Mutex;
+use wire::engine::Status;
 
 use crate::decode_loop::DecodeLoop;
 use crate::drafts::StepSeconds;
@@ -17,7 +18,6 @@ use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::trial;
 use crate::tuning::Tuning;
-use crate::worker::Stats;
 use crate::{EngineError, Frontend, Settings};
 
 /// Sequences of the context for running and finished requests. One more is for decode checks.
@@ -97,27 +97,33 @@ impl Engine {
 
     /// The two halves of a serving engine, to be run on separate threads. Starts the tokenizer's thread.
     pub fn split(self) -> Result<(Frontend, DecodeLoop), EngineError> {
-        let stats = Arc::new(Stats::default());
-        stats.threads.store(self.tuning.choice.threads, Relaxed);
         let (inbox, requests) = mpsc::channel();
         let limits = self.limits();
-        let (context, unmarked_roles) = (self.context(), self.unmarked_roles());
+        let context = self.context();
+        let status = Arc::new(Mutex::new(Status {
+            model: self.model.name(),
+            context,
+            unmarked_roles: self.unmarked_roles(),
+            cells: limits.cells,
+            threads: self.tuning.choice.threads,
+            gpu_layers: self.placement.as_ref().map_or(0, |placement| placement.layers),
+            gpu_memory: self.placement.as_ref().map_or(0, Placement::memory),
+            ..Status::default()
+        }));
         let template = Arc::new(self.template);
-        let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), stats.clone())?;
+        let tokenizer = Tokenizer::start(template.clone(), context, limits.max_queued, inbox.clone(), status.clone())?;
         let api = HttpApi {
             name: self.model.name(),
             template,
             tokenizer,
             inbox,
-            stats: stats.clone(),
+            status: status.clone(),
             context,
-            cells: limits.cells,
-            unmarked_roles,
             placement: self.placement,
             queue_timeout: self.settings.queue_timeout,
             completed: 0.into(),
         };
-        let decode_loop = DecodeLoop { model: self.model, decoder: self.tuning.choice, limits, requests, stats };
+        let decode_loop = DecodeLoop { model: self.model, decoder: self.tuning.choice, limits, requests, status };
         Ok((Frontend(Arc::new(Api::Chat(api))), decode_loop))
     }
 

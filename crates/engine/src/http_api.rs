@@ -23,7 +23,7 @@ use crate::gpu::Placement;
 use crate::queue::Tag;
 use crate::template::ChatTemplate;
 use crate::tokenizer::{Job, Tokenizer};
-use crate::worker::{Inbox, Message, RefusalError, Stats};
+use crate::worker::{Inbox, Message, RefusalError, SharedStatus};
 
 /// The largest request that the service accepts, with every character escaped.
 pub(crate) const MAX_BODY_BYTES: usize = 2 << 20;
@@ -38,12 +38,9 @@ pub(crate) struct HttpApi {
     pub(crate) tokenizer: Tokenizer,
     /// For decode checks.
     pub(crate) inbox: Inbox,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) status: SharedStatus,
     /// Tokens that a prompt and its completion may have together.
     pub(crate) context: usize,
-    pub(crate) cells: usize,
-    /// Roles whose messages end by text alone, as a list for people.
-    pub(crate) unmarked_roles: Option<String>,
     pub(crate) placement: Option<Placement>,
     pub(crate) queue_timeout: Duration,
     /// Counts completions, for their ids.
@@ -99,7 +96,7 @@ impl HttpApi {
                 .await
             }
             (&Method::GET, "/health") => self.respond_if_decoding(br#"{"status":"ok"}"#.to_vec()).await,
-            (&Method::GET, "/status") => json(StatusCode::OK, self.status()),
+            (&Method::GET, "/status") => json(StatusCode::OK, self.status.lock().to_json()),
             _ => json(StatusCode::NOT_FOUND, wire::engine::invalid_request("There is nothing here.")),
         }
     }
@@ -156,35 +153,6 @@ impl HttpApi {
             return json(StatusCode::OK, body);
         }
         json(StatusCode::SERVICE_UNAVAILABLE, wire::engine::server_error("The model does not decode."))
-    }
-
-    fn status(&self) -> Vec<u8> {
-        let stats = &self.stats;
-        let status = wire::engine::Status {
-            model: self.name.clone(),
-            context: self.context,
-            unmarked_roles: self.unmarked_roles.clone(),
-            running: stats.running.load(Ordering::Relaxed),
-            waiting: stats.waiting.load(Ordering::Relaxed),
-            tokenizing: stats.tokenizing.load(Ordering::Relaxed),
-            cells: self.cells,
-            cells_used: stats.cells_used.load(Ordering::Relaxed),
-            cells_shared: stats.cells_shared.load(Ordering::Relaxed),
-            threads: stats.threads.load(Ordering::Relaxed),
-            gpu_layers: self.placement.as_ref().map_or(0, |placement| placement.layers),
-            gpu_memory: self.placement.as_ref().map_or(0, Placement::memory),
-            steps: stats.steps.load(Ordering::Relaxed),
-            generating_steps: stats.generating_steps.load(Ordering::Relaxed),
-            slow_generating_steps: stats.slow_generating_steps.load(Ordering::Relaxed),
-            step_tokens: stats.step_tokens.load(Ordering::Relaxed),
-            decoding_seconds: stats.decoding_micros.load(Ordering::Relaxed) as f64 / 1e6,
-            sampling_seconds: stats.sampling_micros.load(Ordering::Relaxed) as f64 / 1e6,
-            prompt_tokens: stats.prompt_tokens.load(Ordering::Relaxed),
-            shared_tokens: stats.shared_tokens.load(Ordering::Relaxed),
-            generated_tokens: stats.generated_tokens.load(Ordering::Relaxed),
-            cancelled: stats.cancelled.load(Ordering::Relaxed),
-        };
-        status.to_json()
     }
 }
 

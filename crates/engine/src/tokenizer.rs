@@ -6,7 +6,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::queue::Tag;
 use crate::scheduler;
 use crate::template::{ChatTemplate, UnfinishedPrompt};
 use crate::turns::Turns;
-use crate::worker::{Inbox, Message, PendingCompletion, RefusalError, Respond, Stats};
+use crate::worker::{Inbox, Message, PendingCompletion, RefusalError, Respond, SharedStatus};
 
 /// Some vocabularies' regular expressions recurse for every character of a text. Only the used part takes memory.
 const STACK_BYTES: usize = 64 << 20;
@@ -53,7 +52,7 @@ pub(crate) struct Tokenizer(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    stats: Arc<Stats>,
+    status: SharedStatus,
 }
 
 struct State {
@@ -68,10 +67,10 @@ impl Tokenizer {
         context: usize,
         max_queued: usize,
         inbox: Inbox,
-        stats: Arc<Stats>,
+        status: SharedStatus,
     ) -> std::io::Result<Self> {
         let state = Mutex::new(State { turns: Turns::new(max_queued), is_closed: false });
-        let shared = Arc::new(Shared { state, changed: Condvar::new(), stats });
+        let shared = Arc::new(Shared { state, changed: Condvar::new(), status });
         let thread = TokenizerThread { shared: shared.clone(), template, context, inbox };
         thread::Builder::new().name("tokenizer".into()).stack_size(STACK_BYTES).spawn(move || thread.run())?;
         Ok(Self(shared))
@@ -137,12 +136,12 @@ impl TokenizerThread {
             let is_over = |job: &UnfinishedJob| job.job.respond_to.is_closed() || job.job.deadline <= now;
             for over in state.turns.remove_if(is_over) {
                 if over.job.respond_to.is_closed() {
-                    self.shared.stats.cancelled.fetch_add(1, Relaxed);
+                    self.shared.status.lock().cancelled += 1;
                 }
                 refuse(over.job.respond_to, RefusalError::NoCapacity);
             }
             let next = state.turns.take();
-            self.shared.stats.tokenizing.store(state.turns.len() + usize::from(next.is_some()), Relaxed);
+            self.shared.status.lock().tokenizing = state.turns.len() + usize::from(next.is_some());
             if next.is_some() || state.is_closed {
                 return next.filter(|_| !state.is_closed);
             }

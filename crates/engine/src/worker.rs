@@ -2,11 +2,11 @@
 //! and responds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use chat::{Completion, TokenUsage};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::cache::{CellOp, Sequence, Token};
@@ -60,26 +60,8 @@ pub(crate) enum RefusalError {
     Overflow,
 }
 
-/// Gauges and counters for `GET /status`.
-#[derive(Default)]
-pub(crate) struct Stats {
-    pub(crate) running: AtomicUsize,
-    pub(crate) waiting: AtomicUsize,
-    pub(crate) tokenizing: AtomicUsize,
-    pub(crate) cells_used: AtomicUsize,
-    pub(crate) cells_shared: AtomicUsize,
-    pub(crate) threads: AtomicUsize,
-    pub(crate) steps: AtomicU64,
-    pub(crate) generating_steps: AtomicU64,
-    pub(crate) slow_generating_steps: AtomicU64,
-    pub(crate) step_tokens: AtomicU64,
-    pub(crate) decoding_micros: AtomicU64,
-    pub(crate) sampling_micros: AtomicU64,
-    pub(crate) prompt_tokens: AtomicU64,
-    pub(crate) shared_tokens: AtomicU64,
-    pub(crate) generated_tokens: AtomicU64,
-    pub(crate) cancelled: AtomicU64,
-}
+/// The response to `GET /status`, kept up to date by the worker and the tokenizer.
+pub(crate) type SharedStatus = Arc<Mutex<wire::engine::Status>>;
 
 pub(crate) struct Worker<'a> {
     model: &'a Model,
@@ -87,7 +69,7 @@ pub(crate) struct Worker<'a> {
     scheduler: Scheduler<PendingCompletion>,
     sampler: Sampler,
     inbox: Receiver<Message>,
-    stats: Arc<Stats>,
+    status: SharedStatus,
     /// A sequence that the scheduler does not use, for decode checks.
     spare: Sequence,
     decode_checks: Vec<oneshot::Sender<()>>,
@@ -138,9 +120,9 @@ impl<'a> Worker<'a> {
         threads: Threads,
         limits: Limits,
         inbox: Receiver<Message>,
-        stats: Arc<Stats>,
+        status: SharedStatus,
     ) -> Self {
-        stats.threads.store(threads.now(), Relaxed);
+        status.lock().threads = threads.now();
         Self {
             model,
             decoder,
@@ -148,7 +130,7 @@ impl<'a> Worker<'a> {
             scheduler: Scheduler::new(limits),
             sampler: Sampler::new(fastrand::Rng::new()).with_threads(sampling_threads(model)),
             inbox,
-            stats,
+            status,
             decode_checks: Vec::new(),
             threads,
             window: Window::start(),
@@ -164,10 +146,9 @@ impl<'a> Worker<'a> {
             }
             self.step()?;
             let now = self.scheduler.occupancy();
-            self.stats.running.store(now.running, Relaxed);
-            self.stats.waiting.store(now.waiting, Relaxed);
-            self.stats.cells_used.store(now.cells_used, Relaxed);
-            self.stats.cells_shared.store(now.cells_shared, Relaxed);
+            let mut status = self.status.lock();
+            (status.running, status.waiting) = (now.running, now.waiting);
+            (status.cells_used, status.cells_shared) = (now.cells_used, now.cells_shared);
         }
         Ok(())
     }
@@ -202,7 +183,7 @@ impl<'a> Worker<'a> {
         let (ops, dropped) = self.scheduler.sweep(Instant::now(), |pending| pending.respond_to.is_closed());
         for (pending, reason) in dropped {
             if reason == DropReason::Disconnected {
-                self.stats.cancelled.fetch_add(1, Relaxed);
+                self.status.lock().cancelled += 1;
             }
             reject(pending, reason);
         }
@@ -217,18 +198,18 @@ impl<'a> Worker<'a> {
         }
         let began = Instant::now();
         self.decoder.decode(&step.batch)?;
-        let took = began.elapsed();
-        let seconds = took.as_secs_f64();
-        self.stats.decoding_micros.fetch_add(took.as_micros() as u64, Relaxed);
+        let seconds = began.elapsed().as_secs_f64();
         self.scheduler.observe(&step, seconds);
         self.set_threads();
-        if step.is_generating {
-            self.stats.generating_steps.fetch_add(1, Relaxed);
-            self.stats.slow_generating_steps.fetch_add(u64::from(seconds > SLOW_STEP_SECONDS), Relaxed);
-        }
         self.report_decoded();
-        self.stats.steps.fetch_add(1, Relaxed);
-        self.stats.step_tokens.fetch_add(step.batch.len() as u64, Relaxed);
+        {
+            let mut status = self.status.lock();
+            status.steps += 1;
+            status.step_tokens += step.batch.len() as u64;
+            status.decoding_seconds += seconds;
+            status.generating_steps += u64::from(step.is_generating);
+            status.slow_generating_steps += u64::from(step.is_generating && seconds > SLOW_STEP_SECONDS);
+        }
         let ops = self.scheduler.computed(&step.batch);
         self.decoder.apply(&ops)?;
         self.sample(&step.batch)
@@ -240,7 +221,7 @@ impl<'a> Worker<'a> {
         let before = self.threads.now();
         if self.threads.observe(&sample) != before {
             self.decoder.limit_threads(self.threads.now());
-            self.stats.threads.store(self.threads.now(), Relaxed);
+            self.status.lock().threads = self.threads.now();
             tracing::debug!(threads = self.threads.now(), ?sample, "the number of threads has changed");
         }
     }
@@ -256,7 +237,7 @@ impl<'a> Worker<'a> {
         }
         let began = Instant::now();
         let tokens = self.sampler.sample(&rows);
-        self.stats.sampling_micros.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
+        self.status.lock().sampling_seconds += began.elapsed().as_secs_f64();
         outputs.into_iter().zip(tokens).try_for_each(|(entry, token)| match token {
             _ if !self.scheduler.counts(entry) => Ok(()),
             Some(token) => self.add(entry.sequence, token),
@@ -281,12 +262,14 @@ impl<'a> Worker<'a> {
         if !end {
             self.model.add_bytes(token, pending.reasoning == Reasoning::Channels, &mut pending.bytes);
         }
-        self.stats.generated_tokens.fetch_add(1, Relaxed);
+        self.status.lock().generated_tokens += 1;
         let (ops, finished) = self.scheduler.generated(sequence, token, end);
         self.decoder.apply(&ops)?;
         if let Some(finished) = finished {
-            self.stats.prompt_tokens.fetch_add(finished.prompt_tokens as u64, Relaxed);
-            self.stats.shared_tokens.fetch_add(finished.shared_tokens as u64, Relaxed);
+            let mut status = self.status.lock();
+            status.prompt_tokens += finished.prompt_tokens as u64;
+            status.shared_tokens += finished.shared_tokens as u64;
+            drop(status);
             respond(finished);
         }
         Ok(())

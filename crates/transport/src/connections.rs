@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::{Admission, Client, FairShare, Permit};
+use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::activity::Activity;
-use crate::network::{Network, NetworkClient};
+use crate::network::NetworkClient;
 use crate::proxies::TrustedProxies;
 
 /// A connection that was idle for this long is also evicted for its own peer, and for a peer with a single slot less.
@@ -32,7 +33,7 @@ pub(crate) enum Peer {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Party {
-    Network(Network),
+    Network(IpNet),
     Proxied(u64),
 }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use admission::Client;
+use ipnet::IpNet;
 
 /// Prefixes of the networks that clients are counted by, the largest first. A customer gets one IPv4 address or a few
 /// neighbours, and an IPv6 network of one of these sizes.
@@ -19,18 +20,11 @@ pub fn network(address: IpAddr) -> IpAddr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NetworkClient(IpAddr);
 
-/// A network: its first address, and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
-    first: IpAddr,
-    prefix: u8,
-}
-
 impl NetworkClient {
     pub fn new(address: IpAddr) -> Self {
         let address = address.to_canonical();
         let prefix = if address.is_ipv4() { 32 } else { 64 };
-        Self(Network::containing(address, prefix).first)
+        Self(containing(address, prefix).addr())
     }
 
     /// The smallest of its networks.
@@ -40,28 +34,17 @@ impl NetworkClient {
 }
 
 impl Client for NetworkClient {
-    type Party = Network;
+    type Party = IpNet;
 
-    fn parties(&self) -> impl Iterator<Item = Network> {
+    fn parties(&self) -> impl Iterator<Item = IpNet> {
         let prefixes: &[u8] = if self.0.is_ipv4() { &IPV4_PREFIXES } else { &IPV6_PREFIXES };
-        prefixes.iter().map(|prefix| Network::containing(self.0, *prefix))
+        prefixes.iter().map(|prefix| containing(self.0, *prefix))
     }
 }
 
-impl Network {
-    fn containing(address: IpAddr, prefix: u8) -> Self {
-        let first = match address {
-            IpAddr::V4(v4) => IpAddr::V4((u32::from(v4) & !u32::MAX.unbounded_shr(prefix.into())).into()),
-            IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) & !u128::MAX.unbounded_shr(prefix.into())).into()),
-        };
-        Self { first, prefix }
-    }
-}
-
-impl std::fmt::Display for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.first, self.prefix)
-    }
+/// The network of this size that contains an address.
+fn containing(address: IpAddr, prefix: u8) -> IpNet {
+    IpNet::new_assert(address, prefix).trunc()
 }
 
 #[cfg(test)]

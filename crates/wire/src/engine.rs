@@ -49,7 +49,7 @@ struct Model<'a> {
 }
 
 /// The engine's gauges, and its counters since it started.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.

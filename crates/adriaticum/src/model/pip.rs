@@ -11,20 +11,13 @@ use crate::error::CliError;
 /// Commands that may run pip, the most likely first.
 pub(super) const PIP_COMMANDS: &[&[&str]] = &[&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
-#[derive(Debug, PartialEq)]
-pub(super) struct PackageLocation {
-    pub(super) url: Url,
-    /// In hex, as the index gives it.
-    pub(super) sha256: Option<String>,
-}
-
-/// Asks the first pip that is installed. `alternative` ends error messages with another remedy.
+/// The URL of a package, from the first pip that is installed. `alternative` ends error messages with another remedy.
 pub(super) fn locate(
     package: &str,
     version: &str,
     pip_commands: &[&[&str]],
     alternative: &str,
-) -> Result<PackageLocation, CliError> {
+) -> Result<Url, CliError> {
     let mut too_old = false;
     for pip in pip_commands {
         let Some((program, arguments)) = pip.split_first() else { continue };
@@ -79,7 +72,7 @@ fn failed(package: &str, version: &str, reason: &str, alternative: &str) -> CliE
     ))
 }
 
-fn parse(report: &[u8]) -> Result<PackageLocation, &'static str> {
+fn parse(report: &[u8]) -> Result<Url, &'static str> {
     #[derive(Deserialize)]
     struct Report {
         install: Vec<Install>,
@@ -91,26 +84,10 @@ fn parse(report: &[u8]) -> Result<PackageLocation, &'static str> {
     #[derive(Deserialize)]
     struct Download {
         url: String,
-        #[serde(default)]
-        archive_info: Archive,
-    }
-    #[derive(Deserialize, Default)]
-    struct Archive {
-        #[serde(default)]
-        hashes: Hashes,
-        /// Older versions of pip: `sha256=…`.
-        hash: Option<String>,
-    }
-    #[derive(Deserialize, Default)]
-    struct Hashes {
-        sha256: Option<String>,
     }
     let report: Report = serde_json::from_slice(report).map_err(|_| "its report cannot be read")?;
     let install = report.install.into_iter().next().ok_or("its report is empty")?;
-    let Download { url, archive_info: Archive { hashes, hash } } = install.download_info;
-    let legacy = || hash?.strip_prefix("sha256=").map(str::to_owned);
-    let sha256 = hashes.sha256.or_else(legacy).map(|digest| digest.to_ascii_lowercase());
-    Ok(PackageLocation { url: Url::parse(&url).map_err(|_| "its report has no valid URL")?, sha256 })
+    Url::parse(&install.download_info.url).map_err(|_| "its report has no valid URL")
 }
 
 #[cfg(test)]
@@ -118,22 +95,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_says_where_and_with_what_digest() {
-        let cases = [
-            (r#"{"hash": "sha256=ab", "hashes": {"sha256": "CD"}}"#, Some("cd")),
-            (r#"{"hash": "sha256=ab"}"#, Some("ab")),
-            (r#"{"hash": "md5=ab"}"#, None),
-            (r#"{"hashes": {"md5": "ab"}}"#, None),
-            ("{}", None),
-        ];
-        for (archive, digest) in cases {
-            let report = format!(
-                r#"{{"version": "1", "install": [{{"download_info": {{"url": "https://a.example/b.whl", "archive_info": {archive}}}}}]}}"#
-            );
-            let found = parse(report.as_bytes()).unwrap();
-            assert_eq!((found.url.as_str(), found.sha256.as_deref()), ("https://a.example/b.whl", digest));
-        }
-        let none: Vec<_> = ["", "[]", r#"{"install": []}"#].iter().map(|report| parse(report.as_bytes())).collect();
-        assert!(none.iter().all(Result::is_err), "{none:?}");
+    fn a_report_says_where_the_package_is() {
+        let report = r#"{"version": "1", "install": [{"download_info": {"url": "https://a.example/b.whl", "archive_info": {}}}]}"#;
+        assert_eq!(parse(report.as_bytes()).unwrap().as_str(), "https://a.example/b.whl");
+        let none = ["", "[]", r#"{"install": []}"#, r#"{"install": [{"download_info": {"url": "b.whl"}}]}"#];
+        assert!(none.iter().all(|report| parse(report.as_bytes()).is_err()));
     }
 }

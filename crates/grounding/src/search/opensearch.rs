@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::error::SearchError;
 use super::exchange::SearchRequest;
-use super::lenient::LenientValue;
+use super::lenient::{date, member, text, whole_text};
 use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use super::vector_field::VectorField;
@@ -137,17 +137,17 @@ struct Hit {
     #[serde(rename = "_id")]
     id: Option<String>,
     #[serde(rename = "_source")]
-    source: Option<LenientValue>,
+    source: Option<Value>,
 }
 
 impl Hit {
     /// `None` without a title or text field that we read.
     fn passage(&self, index: &str) -> Option<Passage> {
         let source = self.source.as_ref()?;
-        let title = TITLE_FIELDS.iter().find_map(|name| source.get(name)?.text());
-        let text = TEXT_FIELDS.iter().find_map(|name| source.get(name)?.whole_text());
-        let date = DATE_FIELDS.iter().find_map(|name| source.get(name)?.date());
-        let url = URL_FIELDS.iter().find_map(|name| source.get(name)?.text());
+        let title = TITLE_FIELDS.iter().find_map(|name| text(member(source, name)?));
+        let url = URL_FIELDS.iter().find_map(|name| text(member(source, name)?));
+        let text = TEXT_FIELDS.iter().find_map(|name| whole_text(member(source, name)?));
+        let date = DATE_FIELDS.iter().find_map(|name| date(member(source, name)?));
         let url = url.map_or_else(|| self.opensearch_url(index), str::to_owned);
         bounded_passage(title, &url, text.as_deref(), date)
     }

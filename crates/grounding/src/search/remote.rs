@@ -120,8 +120,8 @@ impl RemoteSearch {
         {
             return fields.clone();
         }
-        let mapping = self.exchange(opensearch::mapping_request(&self.url, index), &HeaderMap::new());
-        let fields = match timeout(self.deadline / 4, mapping).await {
+        let (request, no_trace) = (opensearch::mapping_request(&self.url, index), HeaderMap::new());
+        let fields = match timeout(self.deadline / 4, self.exchange(request, &no_trace)).await {
             Ok(Ok(body)) => tokio::task::spawn_blocking(move || VectorField::parse_mapping(&body)).await,
             Ok(Err(_)) | Err(_) => Ok(Vec::new()),
         };

@@ -2,10 +2,11 @@
 
 use reqwest::StatusCode;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::error::SearchError;
 use super::exchange::SearchRequest;
-use super::lenient::LenientValue;
+use super::lenient::{date, member, text};
 use super::passage::bounded_passage;
 use super::url::RemoteUrl;
 use crate::Passage;
@@ -58,41 +59,36 @@ pub(super) fn parse_passages(body: &[u8], limit: usize) -> Result<Vec<Passage>, 
 
 #[derive(Deserialize)]
 struct Response {
-    results: Vec<LenientValue>,
+    results: Vec<Value>,
     #[serde(default)]
-    answers: Vec<LenientValue>,
+    answers: Vec<Value>,
     #[serde(default)]
-    infoboxes: Vec<LenientValue>,
+    infoboxes: Vec<Value>,
     /// Pairs of name and reason.
     #[serde(default)]
-    unresponsive_engines: Vec<LenientValue>,
+    unresponsive_engines: Vec<Value>,
 }
 
-fn result(result: &LenientValue) -> Option<Passage> {
-    let text = |name| result.get(name).and_then(LenientValue::text);
-    bounded_passage(
-        text("title"),
-        text("url")?,
-        text("content"),
-        result.get("publishedDate").and_then(LenientValue::date),
-    )
+fn result(result: &Value) -> Option<Passage> {
+    let field = |name| member(result, name).and_then(text);
+    bounded_passage(field("title"), field("url")?, field("content"), member(result, "publishedDate").and_then(date))
 }
 
 /// An answer of one sentence. Only with its source: without one it comes from SearXNG's calculator, or from an old version
 /// that returned plain texts.
-fn direct_answer(answer: &LenientValue) -> Option<Passage> {
-    let text = |name| answer.get(name).and_then(LenientValue::text);
-    bounded_passage(None, text("url")?, Some(text("answer")?), None)
+fn direct_answer(answer: &Value) -> Option<Passage> {
+    let field = |name| member(answer, name).and_then(text);
+    bounded_passage(None, field("url")?, Some(field("answer")?), None)
 }
 
 /// The box next to the results, usually from an encyclopedia.
-fn infobox(infobox: &LenientValue) -> Option<Passage> {
-    let text = |name| infobox.get(name).and_then(LenientValue::text);
+fn infobox(infobox: &Value) -> Option<Passage> {
+    let field = |name| member(infobox, name).and_then(text);
     let linked = match infobox.get("urls") {
-        Some(LenientValue::List(urls)) => urls.iter().find_map(|url| url.get("url")?.text()),
+        Some(Value::Array(urls)) => urls.iter().find_map(|url| text(url.get("url")?)),
         _ => None,
     };
-    bounded_passage(text("infobox"), linked.or_else(|| text("id"))?, Some(text("content")?), None)
+    bounded_passage(field("infobox"), linked.or_else(|| field("id"))?, Some(field("content")?), None)
 }
 
 /// Removes SearXNG's commands: words that begin with `!` select engines or redirect to another site, with `:` a language,
@@ -103,12 +99,12 @@ fn strip_commands(query: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn engine_names(engines: &[LenientValue]) -> String {
+fn engine_names(engines: &[Value]) -> String {
     let clean = |name: &str| -> String {
         let kept = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '.' | '-' | '_'));
         kept.take(MAX_NAME_CHARS).collect()
     };
-    let mut names: Vec<_> = engines.iter().filter_map(LenientValue::text).map(clean).take(MAX_NAMES).collect();
+    let mut names: Vec<_> = engines.iter().filter_map(text).map(clean).take(MAX_NAMES).collect();
     if engines.len() > names.len() {
         names.push(format!("{} more", engines.len() - names.len()));
     }

@@ -2,7 +2,10 @@
 //! commits. The file is only read. A later copy replaces an earlier one, unless that one has been used.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
+
+use tokio_postgres::types::Type;
 
 use crate::StoreError;
 use crate::copying::import::Import;
@@ -53,17 +56,18 @@ pub async fn copy(
     let mut import = Import::begin(to).await?;
     import.prepare(export.days()?).await?;
     let mut copied = Vec::new();
-    for table in TABLES {
-        let original = export.check(table)?;
+    for name in TABLES {
+        let table = Arc::new(import.table(name).await?);
+        let original = export.check(&table)?;
         let rows = original.first().copied().unwrap_or(0).unsigned_abs();
-        progress(table.name, 0, rows);
-        export = import_table(export, &import, table, |done| progress(table.name, done, rows)).await?;
-        let copy = import.check(table).await?;
+        progress(name, 0, rows);
+        export = import_table(export, &import, &table, |done| progress(name, done, rows)).await?;
+        let copy = import.check(&table).await?;
         if copy != original {
             let shown = |sums: &[i64]| sums.iter().map(i64::to_string).collect::<Vec<_>>().join(" ");
-            return Err(CopyError::Differs { table: table.name, original: shown(&original), copy: shown(&copy) });
+            return Err(CopyError::Differs { table: name, original: shown(&original), copy: shown(&copy) });
         }
-        copied.push(CopiedTable { table: table.name, rows, sums: original.len() - 1 });
+        copied.push(CopiedTable { table: name, rows, sums: original.len() - 1 });
     }
     let (original, copy) = (export.report()?, import.report().await?);
     if original != copy {
@@ -78,12 +82,13 @@ pub async fn copy(
 async fn import_table(
     mut export: SourceFile,
     import: &Import,
-    table: &'static Table,
+    table: &Arc<Table>,
     mut progress: impl FnMut(u64),
 ) -> Result<SourceFile, CopyError> {
     let (sender, mut batches) = tokio::sync::mpsc::channel(MAX_BATCHES_AHEAD);
+    let read_table = table.clone();
     let reading = std::thread::spawn(move || {
-        let read = export.read(table, BATCH_ROWS, |batch| sender.blocking_send(batch).is_ok());
+        let read = export.read(&read_table, BATCH_ROWS, |batch| sender.blocking_send(batch).is_ok());
         (export, read)
     });
     let mut rows = import.copy(table).await?;
@@ -99,26 +104,10 @@ async fn import_table(
     Ok(export)
 }
 
-/// A table with the same columns in both databases.
+/// A table with the same columns in both databases, and their types in PostgreSQL.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    pub(crate) columns: &'static [(&'static str, ColumnType)],
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ColumnType {
-    Text,
-    Bytes,
-    /// A request id.
-    Id,
-    Flag,
-    Small,
-    Integer,
-    Number,
-    Real,
-    Latencies,
-    /// Request ids.
-    Ids,
+    pub(crate) columns: Vec<(String, Type)>,
 }
 
 #[derive(Debug, Clone)]
@@ -132,126 +121,48 @@ pub(crate) enum Cell {
     Ids(Vec<[u8; 16]>),
 }
 
-use ColumnType::{Bytes, Flag, Id, Ids, Integer, Latencies, Number, Real, Small, Text};
-
-#[rustfmt::skip]
-pub(crate) const TABLES: &[Table] = &[
-    Table {
-        name: "accounts",
-        columns: &[("id", Text), ("email", Text), ("name", Text), ("password", Text), ("role", Text),
-            ("created_at", Number), ("signed_in_at", Number), ("disabled_at", Number),
-            ("deleted_at", Number), ("deleted_email", Text)],
-    },
-    Table {
-        name: "sessions",
-        columns: &[("digest", Bytes), ("id", Text), ("account", Text), ("address", Text), ("agent", Text),
-            ("created_at", Number), ("seen_at", Number), ("method", Text), ("issuer", Text), ("subject", Text),
-            ("provider_session", Text), ("confirmed_at", Number)],
-    },
-    Table {
-        name: "links",
-        columns: &[("digest", Bytes), ("id", Text), ("purpose", Text), ("role", Text), ("account", Text),
-            ("note", Text),
-            ("made_by", Text), ("created_at", Number), ("expires_at", Number)],
-    },
-    Table {
-        name: "identities",
-        columns: &[("issuer", Text), ("subject", Text), ("account", Text), ("created_at", Number)],
-    },
-    Table {
-        name: "authenticator_apps",
-        columns: &[("account", Text), ("key", Text), ("last_step", Number), ("created_at", Number)],
-    },
-    Table {
-        name: "passkeys",
-        columns: &[("id", Text), ("account", Text), ("name", Text), ("credential", Text), ("created_at", Number),
-            ("used_at", Number)],
-    },
-    Table {
-        name: "recovery_codes",
-        columns: &[("account", Text), ("digest", Bytes)],
-    },
-    Table {
-        name: "sign_in_policy",
-        columns: &[("rule", Text), ("set_at", Number)],
-    },
-    Table {
-        name: "audit",
-        columns: &[("number", Number), ("at", Number), ("who", Text), ("address", Text), ("action", Text),
-            ("subject_kind", Text), ("subject_id", Text), ("subject", Text), ("details", Text)],
-    },
-    Table {
-        name: "keys",
-        columns: &[("id", Text), ("digest", Bytes), ("name", Text), ("completions", Flag), ("created_at", Number),
-            ("expires_at", Number), ("revoked_at", Number), ("owner", Text), ("playground", Flag),
-            ("last_used_at", Number), ("previous_digest", Bytes), ("previous_until", Number), ("note", Text),
-            ("project", Text), ("admin_forbids_completions", Flag), ("admin_expires_at", Number)],
-    },
-    Table {
-        name: "commits",
-        columns: &[("id", Number), ("persisted_at_us", Number)],
-    },
-    Table {
-        name: "requests",
-        columns: &[("id", Id), ("key_id", Text), ("status", Small), ("code", Text), ("prompt_tokens", Number),
-            ("completion_tokens", Number), ("total_tokens", Number), ("queue_us", Number), ("search_us", Number),
-            ("inference_us", Number), ("total_us", Number), ("commit_id", Number), ("score", Real), ("scorer", Integer),
-            ("sources", Integer), ("account", Text), ("project", Text), ("runtime", Text), ("finish_reason", Text)],
-    },
-    Table {
-        name: "unfolded",
-        columns: &[("commit_id", Number), ("requests", Ids)],
-    },
-    Table {
-        name: "rollups",
-        columns: &[("party", Text), ("start", Number), ("status", Small), ("code", Text), ("requests", Number),
-            ("prompt_tokens", Number), ("prompt_measured", Number), ("completion_tokens", Number),
-            ("completion_measured", Number), ("total_tokens", Number), ("total_measured", Number), ("last_at", Number),
-            ("latencies", Latencies), ("account", Text)],
-    },
-    Table {
-        name: "sums",
-        columns: &[("span", Number), ("start", Number), ("key_id", Text), ("account", Text), ("project", Text),
-            ("requests", Number), ("prompt_tokens", Number), ("prompt_measured", Number),
-            ("completion_tokens", Number), ("completion_measured", Number), ("total_tokens", Number),
-            ("total_measured", Number), ("succeeded", Number)],
-    },
-    Table {
-        name: "prices",
-        columns: &[("project", Text), ("prompt", Number), ("completion", Number), ("currency", Text)],
-    },
-    Table {
-        name: "search_index",
-        columns: &[("id", Integer), ("index_id", Text)],
-    },
-    Table {
-        name: "limits",
-        columns: &[("scope", Text), ("kind", Text), ("amount", Number)],
-    },
-    Table {
-        name: "spending",
-        columns: &[("scope", Text), ("period", Text), ("start", Number), ("slot", Number), ("requests", Number),
-            ("tokens", Number), ("unmeasured", Number)],
-    },
+/// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
+/// deadlocks; folding and changes of the other tables are excluded by their advisory locks.
+pub(crate) const TABLES: [&str; 19] = [
+    "commits",
+    "requests",
+    "spending",
+    "unfolded",
+    "keys",
+    "sums",
+    "rollups",
+    "accounts",
+    "sessions",
+    "links",
+    "identities",
+    "authenticator_apps",
+    "passkeys",
+    "recovery_codes",
+    "sign_in_policy",
+    "audit",
+    "limits",
+    "prices",
+    "search_index",
 ];
 
 impl Table {
+    pub(crate) fn column_names(&self) -> String {
+        self.columns.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ")
+    }
+
     pub(crate) fn query(&self) -> String {
-        let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
-        format!("SELECT {} FROM {}", names.join(", "), self.name)
+        format!("SELECT {} FROM {}", self.column_names(), self.name)
     }
 
     /// Expressions that must have the same value in both databases: the number of rows, and a sum for each column.
     /// The remainders of numbers are summed, so that no sum overflows.
     pub(crate) fn checks(&self) -> String {
-        let sums = self.columns.iter().filter_map(|(name, kind)| match kind {
-            ColumnType::Text | ColumnType::Bytes => Some(format!("coalesce(sum(length({name})), 0)")),
-            ColumnType::Flag => Some(format!("coalesce(sum(CASE WHEN {name} THEN 1 ELSE 0 END), 0)")),
-            ColumnType::Small | ColumnType::Integer | ColumnType::Number => {
-                Some(format!("coalesce(sum({name} % 1000003), 0)"))
-            }
-            ColumnType::Real => Some(format!("count({name})")),
-            ColumnType::Id | ColumnType::Ids | ColumnType::Latencies => None,
+        let sums = self.columns.iter().filter_map(|(name, kind)| match *kind {
+            Type::TEXT | Type::BYTEA => Some(format!("coalesce(sum(length({name})), 0)")),
+            Type::BOOL => Some(format!("coalesce(sum(CASE WHEN {name} THEN 1 ELSE 0 END), 0)")),
+            Type::INT2 | Type::INT4 | Type::INT8 => Some(format!("coalesce(sum({name} % 1000003), 0)")),
+            Type::FLOAT4 => Some(format!("count({name})")),
+            _ => None,
         });
         ["count(*)".to_owned()].into_iter().chain(sums).collect::<Vec<_>>().join(", ")
     }

@@ -10,7 +10,7 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-use crate::copying::copy::{Cell, ColumnType, CopyError, Table};
+use crate::copying::copy::{Cell, CopyError, TABLES, Table};
 use crate::database::postgres::schema::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use crate::database::postgres::server::{Server, Session};
 use crate::database::postgres::{PostgresSettings, number, server_micros, signed, text};
@@ -57,7 +57,7 @@ impl Import {
 
     /// Begins the transaction and locks all tables exclusively, after transactions of others have ended.
     async fn lock(&self) -> Result<LockedTarget<'_>, StoreError> {
-        let tables = LOCK_ORDER.join(", ");
+        let tables = TABLES.join(", ");
         let lock = format!(
             "BEGIN;
              SELECT pg_advisory_xact_lock({CHANGE_LOCK}); SELECT pg_advisory_xact_lock({FOLD_LOCK});
@@ -68,10 +68,15 @@ impl Import {
         Ok(LockedTarget(self))
     }
 
+    pub(crate) async fn table(&self, name: &'static str) -> Result<Table, StoreError> {
+        let all = self.client.prepare(&format!("SELECT * FROM {name}")).await?;
+        let columns = all.columns().iter().map(|column| (column.name().to_owned(), column.type_().clone())).collect();
+        Ok(Table { name, columns })
+    }
+
     pub(crate) async fn copy(&self, table: &Table) -> Result<CopyWriter, StoreError> {
-        let names: Vec<_> = table.columns.iter().map(|(name, _)| *name).collect();
-        let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", table.name, names.join(", "));
-        let types: Vec<_> = table.columns.iter().map(|(_, kind)| type_of(*kind)).collect();
+        let copy = format!("COPY {} ({}) FROM STDIN (FORMAT binary)", table.name, table.column_names());
+        let types: Vec<_> = table.columns.iter().map(|(_, kind)| kind.clone()).collect();
         let sink = self.client.copy_in(&copy).await?;
         Ok(CopyWriter(Box::pin(BinaryCopyInWriter::new(sink, &types))))
     }
@@ -121,7 +126,7 @@ impl LockedTarget<'_> {
     }
 
     async fn empty(&self) -> Result<(), StoreError> {
-        self.0.run(&format!("TRUNCATE {}; DELETE FROM adriaticum_copy", LOCK_ORDER.join(", "))).await
+        self.0.run(&format!("TRUNCATE {}; DELETE FROM adriaticum_copy", TABLES.join(", "))).await
     }
 }
 
@@ -133,30 +138,6 @@ async fn fingerprint(client: &Client) -> Result<String, StoreError> {
         (SELECT count(*) FROM unfolded))";
     Ok(client.query_typed_one(figures, &[]).await?.try_get(0)?)
 }
-
-/// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
-/// deadlocks; folding and changes of the other tables are excluded by their advisory locks.
-const LOCK_ORDER: [&str; 19] = [
-    "commits",
-    "requests",
-    "spending",
-    "unfolded",
-    "keys",
-    "sums",
-    "rollups",
-    "accounts",
-    "sessions",
-    "links",
-    "identities",
-    "authenticator_apps",
-    "passkeys",
-    "recovery_codes",
-    "sign_in_policy",
-    "audit",
-    "limits",
-    "prices",
-    "search_index",
-];
 
 const EMPTY: &str = "0 keys, 0 accounts, audit to 0, 0 roll-ups of 0 requests, 0 commits";
 
@@ -173,21 +154,6 @@ impl CopyWriter {
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
         self.0.as_mut().finish().await?;
         Ok(())
-    }
-}
-
-fn type_of(kind: ColumnType) -> Type {
-    match kind {
-        ColumnType::Text => Type::TEXT,
-        ColumnType::Bytes => Type::BYTEA,
-        ColumnType::Id => Type::UUID,
-        ColumnType::Flag => Type::BOOL,
-        ColumnType::Small => Type::INT2,
-        ColumnType::Integer => Type::INT4,
-        ColumnType::Number => Type::INT8,
-        ColumnType::Real => Type::FLOAT4,
-        ColumnType::Latencies => Type::INT8_ARRAY,
-        ColumnType::Ids => Type::UUID_ARRAY,
     }
 }
 
@@ -214,19 +180,4 @@ impl ToSql for Cell {
     }
 
     to_sql_checked!();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::copying::copy::TABLES;
-
-    #[test]
-    fn every_table_that_is_copied_is_locked() {
-        let sorted = |mut names: Vec<&'static str>| {
-            names.sort_unstable();
-            names
-        };
-        assert_eq!(sorted(LOCK_ORDER.to_vec()), sorted(TABLES.iter().map(|table| table.name).collect()));
-    }
 }

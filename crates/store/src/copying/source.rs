@@ -1,11 +1,13 @@
 //! Reads all tables for a copy, in one snapshot of a file that is opened read-only.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row};
+use tokio_postgres::types::Type;
 
-use crate::copying::copy::{Cell, ColumnType, CopyError, Table};
+use crate::copying::copy::{Cell, CopyError, Table};
 use crate::database::snapshot::Snapshot;
 use crate::database::sqlite::pool::ready;
 use crate::database::sqlite::{BUSY_TIMEOUT, schema};
@@ -42,8 +44,13 @@ impl SourceFile {
         Ok(first.map(day).zip(last.map(day)))
     }
 
-    /// Count and sums of a table.
+    /// Count and sums of a table. Fails if its columns are others in the copy.
     pub(crate) fn check(&self, table: &Table) -> Result<Vec<i64>, StoreError> {
+        let all = self.connection.prepare(&format!("SELECT * FROM {}", table.name))?;
+        let names: BTreeSet<_> = all.column_names().collect();
+        if table.columns.iter().map(|(name, _)| &**name).collect::<BTreeSet<_>>() != names {
+            return Err(StoreError::Corrupt("schema"));
+        }
         let check = format!("SELECT {} FROM ({})", table.checks(), table.query());
         Ok(self
             .connection
@@ -61,7 +68,7 @@ impl SourceFile {
         let mut rows = all.query([])?;
         let mut read = Vec::with_capacity(batch);
         while let Some(row) = rows.next()? {
-            let cells = table.columns.iter().enumerate().map(|(at, (_, kind))| cell(row, at, *kind));
+            let cells = table.columns.iter().enumerate().map(|(at, (_, kind))| cell(row, at, kind));
             read.push(cells.collect::<Result<_, _>>()?);
             if read.len() == batch && !take(std::mem::replace(&mut read, Vec::with_capacity(batch))) {
                 return Ok(());
@@ -76,7 +83,7 @@ impl SourceFile {
     }
 }
 
-fn cell(row: &Row<'_>, column: usize, kind: ColumnType) -> Result<Cell, StoreError> {
+fn cell(row: &Row<'_>, column: usize, kind: &Type) -> Result<Cell, StoreError> {
     Ok(match (row.get_ref(column)?, kind) {
         (ValueRef::Null, _) => Cell::Null,
         (ValueRef::Integer(number), _) => Cell::Number(number),
@@ -84,11 +91,11 @@ fn cell(row: &Row<'_>, column: usize, kind: ColumnType) -> Result<Cell, StoreErr
         (ValueRef::Text(text), _) => {
             Cell::Text(str::from_utf8(text).map_err(|_| StoreError::Corrupt("text"))?.to_owned())
         }
-        (ValueRef::Blob(blob), ColumnType::Latencies) => {
+        (ValueRef::Blob(blob), &Type::INT8_ARRAY) => {
             let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
             Cell::Numbers(latencies.packed().collect())
         }
-        (ValueRef::Blob(blob), ColumnType::Ids) => match blob.as_chunks() {
+        (ValueRef::Blob(blob), &Type::UUID_ARRAY) => match blob.as_chunks() {
             (ids, []) => Cell::Ids(ids.to_owned()),
             _ => return Err(StoreError::Corrupt("commit")),
         },
