@@ -260,9 +260,9 @@ async fn serve(frontend: Frontend, name: &str, address: &Address, supervised: bo
 
 /// Variables that libraries read at the start of the process, which is therefore restarted with them.
 const ENVIRONMENT: [(&str, &str); 4] = [
-    // Our allocator reserves a GiB at a time. With this it makes pieces of it writable as they are needed, so that a limit
-    // of writable memory (`RLIMIT_DATA`) counts what is used.
-    ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
+    // Our allocator reserves a GiB at a time, and fails badly if a limit (`RLIMIT_DATA`) keeps it from using that. Without
+    // reserves, the limit counts what is used.
+    ("MIMALLOC_ARENA_RESERVE", "0"),
     // Huge pages for weights and cache, where the system has them on request: the cells of many sequences are
     // scattered, and TLB misses on small pages took a tenth of the time of decoding sixteen sequences.
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),

@@ -47,7 +47,7 @@ impl DraftResults {
     /// One lucky guess must not outweigh many wrong ones.
     const MAX_RIGHT: f64 = 2.0;
     /// Nor may a step during which the machine stood still.
-    const MAX_TIME: f64 = 4.0;
+    const MAX_TIME: f64 = 2.0;
     /// After a step of another size, this number of steps take longer, too, and say nothing about steps without drafts.
     const UNSTEADY_STEPS: u32 = 2;
 
@@ -213,7 +213,7 @@ mod tests {
         }
         let mut results = DraftResults::new();
         results.observe_time(24, true, SECONDS, SECONDS.of(24) * 1000.0);
-        (0..500).for_each(|_| plain_step(&mut results));
+        (0..1_500).for_each(|_| plain_step(&mut results));
         assert!(are_worth(&results), "one step that stood still is soon forgotten");
     }
 }

@@ -45,6 +45,8 @@ impl ChildProgram {
         command.envs(std::env::var_os("LD_LIBRARY_PATH").map(|folders| ("LD_LIBRARY_PATH", folders)));
         // More threads would need more memory.
         command.env("RAYON_NUM_THREADS", "1");
+        // What the allocator reserves cannot be used beyond the limit, and it crashes instead of reporting that.
+        command.env("MIMALLOC_ARENA_RESERVE", "0");
         // Not a pipe: writes to an unread pipe would block.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::message::{read_file, write_outcome};
 use super::{EXTRACT_TIMEOUT, STACK_BYTES, read_caught};
 
-/// Heap and stacks. Address space is not limited, because the allocator reserves a GiB of it at a time.
+/// Heap and stacks. Not address space, of which an allocator may reserve more than it uses.
 const MAX_MEMORY_BYTES: u64 = 768 << 20;
 
 /// Reads documents until the input ends. A document that exceeds a limit ends the process.
