@@ -29,23 +29,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first part of our own lines' targets: our crates, and request lines.
 const OUR_TARGETS: [&str; 17] = [
-    TARGET,
-    "admission",
-    "adriaticum",
-    "api",
-    "breaker",
-    "chat",
-    "console",
-    "engine",
-    "format",
-    "grounding",
-    "histogram",
-    "ops",
-    "runtimes",
-    "store",
-    "transport",
-    "unix_socket",
-    "wire",
+    TARGET, "admission", "adriaticum", "api", "breaker", "chat", "console", "engine", "format", "grounding",
+    "histogram", "ops", "runtimes", "store", "transport", "unix_socket", "wire",
 ];
 /// For all libraries together. More would hide our own lines and fill the disk.
 const LIBRARY_LINES: u32 = 100;

@@ -30,11 +30,7 @@ const FAMILIES: [Family; 8] = [
     Family {
         name: "Llama 3",
         tokens: &[
-            "<|begin_of_text|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-            "<|eot_id|>",
-            "<|eom_id|>",
+            "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
             "<|python_tag|>",
         ],
         strips: false,
@@ -150,19 +146,8 @@ fn templates() {
         .map(|family| format!("\u{1}Be brief.\u{1e}Hi {}\u{1e} {} ok", family.tokens.concat(), family.tokens[0]));
     let words: Vec<&str> = FAMILIES.iter().flat_map(|family| family.tokens).copied().collect();
     let odd = [
-        "\u{1e}",
-        "\u{1}",
-        "<",
-        "|",
-        ">",
-        " ",
-        "\n",
-        "\u{F0000}",
-        "\u{F0001}",
-        "{{ 7 * 7 }}",
-        "{% raw %}",
-        "\u{10FFFD}",
-        "</think>",
+        "\u{1e}", "\u{1}", "<", "|", ">", " ", "\n", "\u{F0000}", "\u{F0001}", "{{ 7 * 7 }}", "{% raw %}",
+        "\u{10FFFD}", "</think>",
     ];
     let plain = ["What is the capital of France?\u{1e}Paris.\u{1e}And of Spain?", "\u{1}\u{1e}  x  \u{1e}\u{1e}y"];
     let made: Vec<_> = FAMILIES

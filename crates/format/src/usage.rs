@@ -37,26 +37,9 @@ pub struct RequestRow {
 
 impl RequestRow {
     pub const COLUMNS_WITH_KEY_NAME: [&str; 20] = [
-        "request_id",
-        "received_at",
-        "key_id",
-        "key_name",
-        "status",
-        "code",
-        "prompt_tokens",
-        "completion_tokens",
-        "total_tokens",
-        "queue_us",
-        "search_us",
-        "inference_us",
-        "total_us",
-        "persist_us",
-        "grounded",
-        "grounding_score",
-        "scorer_version",
-        "sources",
-        "runtime",
-        "finish_reason",
+        "request_id", "received_at", "key_id", "key_name", "status", "code", "prompt_tokens", "completion_tokens",
+        "total_tokens", "queue_us", "search_us", "inference_us", "total_us", "persist_us", "grounded",
+        "grounding_score", "scorer_version", "sources", "runtime", "finish_reason",
     ];
 
     pub fn columns() -> Vec<&'static str> {
@@ -113,11 +96,7 @@ pub struct TokenSums {
 
 impl TokenSums {
     pub const COLUMNS: [&str; 6] = [
-        "prompt_tokens",
-        "prompt_tokens_measured",
-        "completion_tokens",
-        "completion_tokens_measured",
-        "total_tokens",
+        "prompt_tokens", "prompt_tokens_measured", "completion_tokens", "completion_tokens_measured", "total_tokens",
         "total_tokens_measured",
     ];
 }

@@ -20,26 +20,8 @@ fn conversations() {
         })
         .collect();
     let words = [
-        "\u{1e}",
-        "who",
-        "?",
-        "\n",
-        "```",
-        "> ",
-        "2024",
-        "password: ",
-        " PIN is ",
-        " šifra ",
-        "„",
-        "a.b.cd",
-        SECRET,
-        "\u{fffd}湖人",
-        "http://",
-        "日本",
-        " the ",
-        "\"",
-        "\u{301}",
-        "!",
+        "\u{1e}", "who", "?", "\n", "```", "> ", "2024", "password: ", " PIN is ", " šifra ", "„", "a.b.cd", SECRET,
+        "\u{fffd}湖人", "http://", "日本", " the ", "\"", "\u{301}", "!",
     ];
     let scorer = Scorer::new();
     Target::new("conversations").corpus(corpus).dictionary(words).max_bytes(8 * 1024).linear().run_text(|text| {

@@ -20,12 +20,8 @@ use crate::{free_port, wait_for};
 const USER: &str = "adriaticum";
 /// For many small concurrent databases, and a log that shows lock waits.
 const SETTINGS: [&str; 6] = [
-    "listen_addresses=127.0.0.1",
-    "max_connections=300",
-    "shared_buffers=64MB",
-    "logging_collector=off",
-    "log_lock_waits=on",
-    "deadlock_timeout=200ms",
+    "listen_addresses=127.0.0.1", "max_connections=300", "shared_buffers=64MB", "logging_collector=off",
+    "log_lock_waits=on", "deadlock_timeout=200ms",
 ];
 
 pub struct Cluster {

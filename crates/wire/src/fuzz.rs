@@ -38,32 +38,9 @@ const ODD_REQUESTS: [&str; 12] = [
 ];
 
 const WORDS: [&str; 26] = [
-    "\"model\"",
-    "\"messages\"",
-    "\"role\"",
-    "\"content\"",
-    "\"temperature\"",
-    "\"max_tokens\"",
-    "\"system\"",
-    "\"user\"",
-    "\"assistant\"",
-    "\"adriaticum\"",
-    "null",
-    "true",
-    "1e999",
-    "-0.0",
-    "\\u0000",
-    "\\ud83d",
-    "\\ude00",
-    "{\"",
-    "[{",
-    "}]",
-    "\\\\",
-    "\u{0}",
-    "\u{7f}",
-    "\"choices\"",
-    "\"usage\"",
-    ",",
+    "\"model\"", "\"messages\"", "\"role\"", "\"content\"", "\"temperature\"", "\"max_tokens\"", "\"system\"",
+    "\"user\"", "\"assistant\"", "\"adriaticum\"", "null", "true", "1e999", "-0.0", "\\u0000", "\\ud83d", "\\ude00",
+    "{\"", "[{", "}]", "\\\\", "\u{0}", "\u{7f}", "\"choices\"", "\"usage\"", ",",
 ];
 
 /// The parsers agree on what JSON is.

@@ -16,23 +16,8 @@ fn configuration_files() {
         "database_url = \"postgres://u:Quagga-7Hd2kPq9@h/db\"\napi.head_timeout = \"9s\"\nx = 1979-05-27T07:32:00Z\n[a.b.c]\nd = { e = 1.5 }\n",
     ];
     let words = [
-        "[",
-        "]",
-        "[[",
-        "= ",
-        "\"",
-        "'''",
-        "{",
-        "}",
-        "\n",
-        "Quagga-7Hd2kPq9",
-        "true",
-        "nan",
-        "\\u0000",
-        "a.b",
-        "\u{feff}",
-        "#",
-        "[a]\n",
+        "[", "]", "[[", "= ", "\"", "'''", "{", "}", "\n", "Quagga-7Hd2kPq9", "true", "nan", "\\u0000", "a.b",
+        "\u{feff}", "#", "[a]\n",
     ];
     let target = Target::new("configuration files").corpus(corpus).dictionary(words).max_bytes(2_000);
     target.run_text(|text| match file::parse(Path::new("adriaticum.toml"), text) {

@@ -212,17 +212,8 @@ fn settings_come_from_file_environment_and_flags_in_that_order() {
     }
     // Every documented name is printed, and the output is a valid configuration file.
     for name in [
-        "data_dir",
-        "database_url",
-        "api.base_url",
-        "api.listen",
-        "console.base_url",
-        "console.listen",
-        "ops.listen",
-        "runtime.urls",
-        "model",
-        "search.url",
-        "grounding",
+        "data_dir", "database_url", "api.base_url", "api.listen", "console.base_url", "console.listen", "ops.listen",
+        "runtime.urls", "model", "search.url", "grounding",
     ] {
         line(name);
     }

@@ -71,15 +71,9 @@ fn the_last_administrator_cannot_be_deleted_and_an_address_is_free_again() {
     console.person("Grace", "developer");
     admin.go("/team");
     admin.assert_says("grace@example.com");
-    console.service.run_ok(&[
-        "accounts",
-        "set",
-        "grace@example.com",
-        "--name",
-        "G. H.",
-        "--new-email",
-        "gh@example.com",
-    ]);
+    console
+        .service
+        .run_ok(&["accounts", "set", "grace@example.com", "--name", "G. H.", "--new-email", "gh@example.com"]);
     let taken = console.service.run(&["accounts", "set", "gh@example.com", "--new-email", "ada@example.com"]);
     assert!(taken.code != Some(0) && taken.stderr.contains("already"), "{taken:?}");
     console.service.run_ok(&["accounts", "disable", "gh@example.com", "--revoke-keys"]);

@@ -79,15 +79,7 @@ fn site_of_replicas(folder: &Path, port: u16, replicas: &[SocketAddr]) -> String
         let (key, certificate) = (folder.join(format!("{host}.key")), folder.join(format!("{host}.crt")));
         let mut openssl = Command::new("openssl");
         openssl.args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
         ]);
         openssl.arg("-subj").arg(format!("/CN={host}")).arg("-addext").arg(format!("subjectAltName=DNS:{host}"));
         openssl.arg("-keyout").arg(key).arg("-out").arg(certificate);

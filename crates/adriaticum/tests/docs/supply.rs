@@ -89,18 +89,9 @@ fn assert_has_everything(folder: &Path) {
     let listed = Output::from_command(Command::new("tar").args(["--list", "--file"]).arg(archive)).stdout;
     let listed: BTreeSet<_> = listed.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| path).collect();
     for path in [
-        "adriaticum",
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "docs/README.md",
-        "man/adriaticum.1",
-        "man/adriaticum-keys-create.1",
-        "completions/adriaticum.bash",
-        "completions/_adriaticum",
-        "completions/adriaticum.fish",
-        "deploy/compose.yaml",
-        "adriaticum.cdx.json",
+        "adriaticum", "LICENSE", "README.md", "CHANGELOG.md", "docs/README.md", "man/adriaticum.1",
+        "man/adriaticum-keys-create.1", "completions/adriaticum.bash", "completions/_adriaticum",
+        "completions/adriaticum.fish", "deploy/compose.yaml", "adriaticum.cdx.json",
     ] {
         assert!(listed.contains(path), "{path} is not in {listed:?}");
     }

@@ -15,14 +15,7 @@ pub(crate) fn table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
     let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
     sorted.sort_by_key(|((good, _), ..)| *good);
     let head = columns(&[
-        "Runtime",
-        "State",
-        ">In flight",
-        ">Completed",
-        ">Failed",
-        ">At capacity",
-        ">Retried elsewhere",
-        ">Latency",
+        "Runtime", "State", ">In flight", ">Completed", ">Failed", ">At capacity", ">Retried elsewhere", ">Latency",
         ">Per token",
     ]);
     html! {

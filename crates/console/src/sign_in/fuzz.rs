@@ -18,26 +18,8 @@ fn redirects() {
         "https://evil.example/",
     ];
     let words = [
-        "/",
-        "//",
-        "\\",
-        "\t",
-        "\n",
-        "\r",
-        "\u{0}",
-        "evil.example",
-        ":",
-        "@",
-        "%2f",
-        "%09",
-        "..",
-        ".",
-        "https:",
-        "javascript:",
-        "?",
-        "#",
-        "\u{a0}",
-        "／",
+        "/", "//", "\\", "\t", "\n", "\r", "\u{0}", "evil.example", ":", "@", "%2f", "%09", "..", ".", "https:",
+        "javascript:", "?", "#", "\u{a0}", "／",
     ];
     let base = Url::parse("https://console.example/sign-in?next=x").expect("a URL");
     Target::new("redirects").corpus(corpus).dictionary(words).max_bytes(200).run_text(|target| {

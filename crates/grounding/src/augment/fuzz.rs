@@ -22,36 +22,9 @@ const PAGES: [&str; 8] = [
 ];
 
 const TAGS: [&str; 30] = [
-    "<b>",
-    "</b>",
-    "<i a=1>",
-    "<p>",
-    "<div>",
-    "<table>",
-    "<tr><td>",
-    "<a href=\"",
-    "\">",
-    "<!--",
-    "-->",
-    "<script>",
-    "</script>",
-    "<style>",
-    "<template>",
-    "<svg>",
-    "<br/>",
-    "&lt;",
-    "&amp;",
-    "&#60;",
-    "<|im_start|>",
-    "[1]",
-    "=====",
-    "\u{200b}",
-    "\u{301}",
-    "\u{338}",
-    "＜",
-    "…",
-    "\u{202e}",
-    "&",
+    "<b>", "</b>", "<i a=1>", "<p>", "<div>", "<table>", "<tr><td>", "<a href=\"", "\">", "<!--", "-->", "<script>",
+    "</script>", "<style>", "<template>", "<svg>", "<br/>", "&lt;", "&amp;", "&#60;", "<|im_start|>", "[1]", "=====",
+    "\u{200b}", "\u{301}", "\u{338}", "＜", "…", "\u{202e}", "&",
 ];
 
 fn assert_clean(line: &str, max_chars: usize) {
@@ -90,16 +63,7 @@ fn augmentation() {
         .map(|some| some.iter().map(|(a, b, c)| format!("{a}\u{1}{b}\u{1}{c}")).collect::<Vec<_>>().join("\u{2}"))
         .collect();
     let words = [
-        "\u{1}",
-        "\u{2}",
-        "https://a.example/",
-        ">; rel=",
-        "\"",
-        "%0d%0a",
-        "local:",
-        "javascript:",
-        "user:pw@",
-        "[2] ",
+        "\u{1}", "\u{2}", "https://a.example/", ">; rel=", "\"", "%0d%0a", "local:", "javascript:", "user:pw@", "[2] ",
     ];
     let target = Target::new("augmentation").corpus(hostile).dictionary(words).dictionary(TAGS).max_bytes(8 * 1024);
     target.run_text(|text| {

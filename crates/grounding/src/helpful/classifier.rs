@@ -12,22 +12,8 @@ static MODEL: &[u8] = include_bytes!("classifier.bin");
 const MAX_CHARS: usize = 400;
 /// Categories of requests that need no facts about the world, but that documents may answer.
 const PROBLEMS: [&str; 16] = [
-    "advice",
-    "decision",
-    "howto",
-    "router",
-    "cleaning",
-    "support",
-    "home-repair",
-    "hr",
-    "work",
-    "diy",
-    "home",
-    "feelings",
-    "relationship",
-    "pets",
-    "parenting",
-    "gadgets",
+    "advice", "decision", "howto", "router", "cleaning", "support", "home-repair", "hr", "work", "diy", "home",
+    "feelings", "relationship", "pets", "parenting", "gadgets",
 ];
 /// Compensates for their small number.
 const PROBLEM_WEIGHT: f32 = 6.0;

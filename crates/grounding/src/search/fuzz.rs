@@ -12,28 +12,9 @@ use crate::Passage;
 const LIMIT: usize = 10;
 
 const WORDS: [&str; 22] = [
-    "\"results\"",
-    "\"title\"",
-    "\"url\"",
-    "\"content\"",
-    "\"publishedDate\"",
-    "\"answers\"",
-    "\"infoboxes\"",
-    "\"urls\"",
-    "\"unresponsive_engines\"",
-    "\"hits\"",
-    "\"_source\"",
-    "\"_shards\"",
-    "\"timed_out\"",
-    "\"meta.title\"",
-    "[[",
-    "]]",
-    "{\"a\":",
-    "null",
-    "1700000000",
-    "\"2024-05-01\"",
-    "[0,",
-    "{},",
+    "\"results\"", "\"title\"", "\"url\"", "\"content\"", "\"publishedDate\"", "\"answers\"", "\"infoboxes\"",
+    "\"urls\"", "\"unresponsive_engines\"", "\"hits\"", "\"_source\"", "\"_shards\"", "\"timed_out\"",
+    "\"meta.title\"", "[[", "]]", "{\"a\":", "null", "1700000000", "\"2024-05-01\"", "[0,", "{},",
 ];
 
 fn responses() -> Vec<Vec<u8>> {

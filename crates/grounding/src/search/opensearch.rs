@@ -25,18 +25,8 @@ const TEXT_FIELDS: [&str; 8] =
     ["text", "content", "body", "passage", "body_content", "page_content", "attachment.content", "description"];
 const URL_FIELDS: [&str; 6] = ["url", "link", "uri", "metadata.url", "metadata.source", "file.url"];
 const DATE_FIELDS: [&str; 12] = [
-    "date",
-    "published",
-    "published_at",
-    "publishedDate",
-    "published_date",
-    "publish_date",
-    "timestamp",
-    "@timestamp",
-    "updated_at",
-    "created_at",
-    "metadata.date",
-    "meta.date",
+    "date", "published", "published_at", "publishedDate", "published_date", "publish_date", "timestamp", "@timestamp",
+    "updated_at", "created_at", "metadata.date", "meta.date",
 ];
 
 /// The characters that are percent-encoded in a URL.

@@ -1,13 +1,6 @@
 //! Vectors of 8 numbers with AVX2.
 
-use std::arch::x86_64::{
-    __m256, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
-    _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmpeq_epi16, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
-    _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_packs_epi16, _mm256_permute4x64_epi64, _mm256_round_ps,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
-};
+use std::arch::x86_64::*;
 
 use super::{HIDDEN, Vector};
 use crate::hook::{Number, Operation};

@@ -1,14 +1,6 @@
 //! Vectors of 16 numbers with AVX-512.
 
-use std::arch::x86_64::{
-    __m256, __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _mm_add_ps, _mm_prefetch, _mm_storeu_ps,
-    _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_hadd_ps, _mm256_loadu_si256,
-    _mm512_add_ps, _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmpeq_epi16_mask,
-    _mm512_cmpneq_epi16_mask, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_extractf64x4_pd, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
-    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_sub_ps,
-};
+use std::arch::x86_64::*;
 
 use super::{HIDDEN, Vector};
 use crate::hook::{Number, Operation};

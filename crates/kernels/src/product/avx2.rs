@@ -1,15 +1,7 @@
 //! The kernel for AVX2: 32 products at a time, one half of a panel after the other.
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
-use std::arch::x86_64::{
-    __m256, __m256i, _CMP_UNORD_Q, _mm_load_si128, _mm_loadl_epi64, _mm256_abs_epi8, _mm256_add_epi16,
-    _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu8_epi32, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_load_si256,
-    _mm256_loadu_ps, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_ps, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi32, _mm256_srli_epi16, _mm256_storeu_ps,
-    _mm256_storeu_si256, _mm256_xor_si256,
-};
+use std::arch::x86_64::*;
 
 use super::activations::{BLOCK, Block, TILE, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};

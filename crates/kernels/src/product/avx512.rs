@@ -2,14 +2,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "every function is unsafe for the reasons that `Kernel` gives")]
 
 use std::arch::is_x86_feature_detected as has;
-use std::arch::x86_64::{
-    __m128i, __m512, __m512i, _CMP_UNORD_Q, _mm_load_si128, _mm_storeu_si128, _mm256_load_si256, _mm512_abs_ps,
-    _mm512_add_epi32, _mm512_and_si512, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtph_ps, _mm512_cvtps_epi32, _mm512_dpbusd_epi32,
-    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_load_si512, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps,
-    _mm512_or_si512, _mm512_reduce_add_epi32, _mm512_reduce_max_ps, _mm512_set1_epi8, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi16, _mm512_srli_epi16, _mm512_storeu_ps,
-};
+use std::arch::x86_64::*;
 
 use super::activations::{BLOCK, Block, inverse_factor};
 use super::panels::{Form, HEADER, ROWS, SPAN, headers};

@@ -98,30 +98,9 @@ fn text_in_any_encoding() {
 fn pdf() {
     let corpus = ["hello", "The compressor weighs 90 kilograms.", "(nested) \\(text\\)"].map(small_pdf);
     let words = [
-        "/Filter /ASCIIHexDecode",
-        "/Contents",
-        "[4 0 R 4 0 R]",
-        "/Kids [2 0 R]",
-        "/Parent 3 0 R",
-        "BT",
-        "ET",
-        "Tj",
-        "TJ",
-        "[(a) 5 (b)]",
-        "Tf",
-        "/F1",
-        "Do",
-        "q ",
-        "Q ",
-        "cm",
-        "<< ",
-        " >>",
-        "stream",
-        "endstream",
-        "/Length",
-        "<00ff>",
-        "/Encrypt 6 0 R",
-        "/ToUnicode 4 0 R",
+        "/Filter /ASCIIHexDecode", "/Contents", "[4 0 R 4 0 R]", "/Kids [2 0 R]", "/Parent 3 0 R", "BT", "ET", "Tj",
+        "TJ", "[(a) 5 (b)]", "Tf", "/F1", "Do", "q ", "Q ", "cm", "<< ", " >>", "stream", "endstream", "/Length",
+        "<00ff>", "/Encrypt 6 0 R", "/ToUnicode 4 0 R",
     ];
     let target = Target::new("PDF").corpus(corpus).dictionary(words).max_bytes(4 * 1024);
     target.max_time(Duration::from_secs(20)).run(|input| assert_document(Format::Pdf, input, 400));

@@ -24,7 +24,7 @@ pub(super) fn read(text: &str) -> Document {
                     "title" => in_title = document.title.is_none(),
                     "meta" => document.date = document.date.or_else(|| publication_date(element)),
                     "br" | "td" | "th" | "img" => inline.push(' '),
-                    name if is_block(name) => document.push_paragraph(&std::mem::take(&mut inline)),
+                    name if BLOCKS.contains(&name) => document.push_paragraph(&std::mem::take(&mut inline)),
                     _ => (),
                 },
                 Node::Text(text) if ignored == 0 => inline.push_str(text),
@@ -47,7 +47,7 @@ pub(super) fn read(text: &str) -> Document {
                     "title" => inline.clear(),
                     name => match heading_level(name) {
                         Some(level) => document.push_heading(level, &std::mem::take(&mut inline)),
-                        None if is_block(name) => document.push_paragraph(&std::mem::take(&mut inline)),
+                        None if BLOCKS.contains(&name) => document.push_paragraph(&std::mem::take(&mut inline)),
                         None => (),
                     },
                 }
@@ -78,50 +78,12 @@ fn is_ignored(element: &Element) -> bool {
         || element.attr("role") == Some("navigation")
 }
 
-fn is_block(name: &str) -> bool {
-    matches!(
-        name,
-        "address"
-            | "article"
-            | "aside"
-            | "blockquote"
-            | "body"
-            | "caption"
-            | "dd"
-            | "details"
-            | "div"
-            | "dl"
-            | "dt"
-            | "fieldset"
-            | "figcaption"
-            | "figure"
-            | "footer"
-            | "form"
-            | "h1"
-            | "h2"
-            | "h3"
-            | "h4"
-            | "h5"
-            | "h6"
-            | "head"
-            | "header"
-            | "hr"
-            | "html"
-            | "li"
-            | "main"
-            | "ol"
-            | "p"
-            | "pre"
-            | "section"
-            | "summary"
-            | "table"
-            | "tbody"
-            | "tfoot"
-            | "thead"
-            | "tr"
-            | "ul"
-    )
-}
+/// Elements that begin a new paragraph.
+const BLOCKS: [&str; 39] = [
+    "address", "article", "aside", "blockquote", "body", "caption", "dd", "details", "div", "dl", "dt", "fieldset",
+    "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hr", "html", "li",
+    "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead", "tr", "ul",
+];
 
 fn heading_level(name: &str) -> Option<u8> {
     match name.as_bytes() {

@@ -90,17 +90,8 @@ mod tests {
         assert_eq!(
             outline(&read),
             [
-                "1 Pumps & valves",
-                "First line second.",
-                "2 Parts",
-                "one",
-                "two more",
-                "three",
-                "a | b |",
-                "c | d |",
-                "make\n  it",
-                "raw text",
-                "A link and a picture, a tag.",
+                "1 Pumps & valves", "First line second.", "2 Parts", "one", "two more", "three", "a | b |", "c | d |",
+                "make\n  it", "raw text", "A link and a picture, a tag.",
             ]
         );
     }
