@@ -22,6 +22,7 @@ mod usage;
 mod values;
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,40 +30,37 @@ use std::time::Duration;
 use chat::Timestamp;
 
 pub use audit::action::{AuditAction, AuditSubject, ProviderRefusal, SignInMethod, SubjectKind};
-pub use audit::log::{AuditLog, AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
+pub use audit::log::{AuditPage, AuditQuery, AuditRecord, PasswordTry, WrongPasswords};
 pub use copying::backup::{BackupError, BackupSummary, back_up, check_copy};
 pub use copying::copy::{CopiedTable, CopyError, copy};
 pub use database::postgres::{PostgresSettings, PostgresUrl, PostgresUrlError};
-pub use identity::accounts::{AccountChange, AccountError, Accounts, Credentials, NewAccount};
-pub use identity::challenges::{Challenge, ChallengePurpose, CodeTry, SignIns};
-pub use identity::links::{Link, LinkPurpose, Links};
-pub use identity::provider::{DeletedPerson, ProvidedPerson, ProvidedSignInError, ProviderAccounts};
+pub use identity::accounts::{AccountChange, AccountError, Credentials, NewAccount};
+pub use identity::challenges::{Challenge, ChallengePurpose, CodeTry};
+pub use identity::links::{Link, LinkPurpose};
+pub use identity::provider::{DeletedPerson, ProvidedPerson, ProvidedSignInError};
 pub use identity::second_factors::{
-    AuthenticatorApp, Factors, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
+    AuthenticatorApp, Passkey, PasskeyRecord, RecoveryCode, SecondFactorCode, SecondFactors, UsedPasskey,
 };
-pub use identity::sessions::{Origin, Proof, Session, SessionRecord, Sessions, SignInError, StartedSession};
+pub use identity::sessions::{Origin, Proof, Session, SessionRecord, SignInError, StartedSession};
 pub use keys::changes::{KeyChange, KeyNote, KeyNoteError};
 pub use keys::expiry::ExpiringKey;
-pub use keys::key::{Caller, Client, KeyRecord, KeyState, Keys, NewKey};
+pub use keys::key::{Caller, Client, KeyRecord, KeyState, NewKey};
 pub use keys::search::{KeyOrder, KeySearch};
 pub use ledger::counters::LedgerStats;
 pub use ledger::queue::{Ledger, LedgerWriter, Receipt, RecordError};
 pub use limits::budget::{BudgetUse, LimitUse};
-pub use limits::in_force::Limits;
 pub use limits::permit::{Permit, ReserveError};
 pub use limits::spending::Spending;
 pub use limits::state::{BudgetRefusal, LimitReached, Refusal};
 pub use people::Access;
-pub use service::notices::{Notice, Notices};
-pub use service::search_index::SearchIndex;
+pub use service::notices::Notice;
 pub use usage::cost::{Cost, Price, PriceList};
 pub use usage::latency::{Latencies, Phase};
-pub use usage::prices::{PriceError, Prices};
+pub use usage::prices::PriceError;
 pub use usage::query::{
     GroupLabel, Grouping, Period, Person, RecordedRequest, RequestPage, RequestQuery, StatusFilter, Step, UsageGroup,
     UsageQuery, UsageReport, UsedKey,
 };
-pub use usage::reports::Usage;
 pub use usage::rollup::{Entry, Figures, GroundingRecord, InferenceRecord, Measured, Outcome, Timings};
 pub use values::{
     Account, AccountId, Admin, Budget, BudgetPeriod, BudgetUnit, Currency, CurrencyError, Email, EmailError, Limit,
@@ -104,6 +102,63 @@ pub struct Store {
     base: Base,
     keys: KeyLookup,
     limits: LimitsInForce,
+}
+
+/// Declares handles of the store. The folder of a subject has its functions.
+macro_rules! subjects {
+    ($($(#[$doc:meta])* $subject:ident: $Subject:ident,)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy)]
+            pub struct $Subject<'a>(&'a Store);
+
+            impl Deref for $Subject<'_> {
+                type Target = Base;
+
+                fn deref(&self) -> &Base {
+                    &self.0.base
+                }
+            }
+        )*
+
+        impl Store {
+            $(
+                $(#[$doc])*
+                pub fn $subject(&self) -> $Subject<'_> {
+                    $Subject(self)
+                }
+            )*
+        }
+    };
+}
+
+subjects! {
+    /// The audit log.
+    audit_log: AuditLog,
+    /// People's accounts.
+    accounts: Accounts,
+    /// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
+    sign_ins: SignIns,
+    /// Links for set-up, invitations and new passwords.
+    links: Links,
+    /// Accounts at the identity provider.
+    provider_accounts: ProviderAccounts,
+    /// Second factors.
+    second_factors: Factors,
+    /// Sessions of people who are signed in.
+    sessions: Sessions,
+    /// API keys.
+    keys: Keys,
+    /// Limits and reservations.
+    limits: Limits,
+    /// Reports and recorded requests.
+    usage: Usage,
+    /// Prices.
+    prices: Prices,
+    /// Notices for the webhook.
+    notices: Notices,
+    /// The search index that the database expects.
+    search_index: SearchIndex,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -203,71 +258,6 @@ impl Store {
     /// The clock for the expiry of keys, sessions and links.
     pub fn now(&self) -> Timestamp {
         self.base.now()
-    }
-
-    /// The audit log.
-    pub fn audit_log(&self) -> AuditLog<'_> {
-        AuditLog(self)
-    }
-
-    /// People's accounts.
-    pub fn accounts(&self) -> Accounts<'_> {
-        Accounts(self)
-    }
-
-    /// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
-    pub fn sign_ins(&self) -> SignIns<'_> {
-        SignIns(self)
-    }
-
-    /// Links for set-up, invitations and new passwords.
-    pub fn links(&self) -> Links<'_> {
-        Links(self)
-    }
-
-    /// Accounts at the identity provider.
-    pub fn provider_accounts(&self) -> ProviderAccounts<'_> {
-        ProviderAccounts(self)
-    }
-
-    /// Second factors.
-    pub fn second_factors(&self) -> Factors<'_> {
-        Factors(self)
-    }
-
-    /// Sessions of people who are signed in.
-    pub fn sessions(&self) -> Sessions<'_> {
-        Sessions(self)
-    }
-
-    /// API keys.
-    pub fn keys(&self) -> Keys<'_> {
-        Keys(self)
-    }
-
-    /// Limits and reservations.
-    pub fn limits(&self) -> Limits<'_> {
-        Limits(self)
-    }
-
-    /// Reports and recorded requests.
-    pub fn usage(&self) -> Usage<'_> {
-        Usage(self)
-    }
-
-    /// Prices.
-    pub fn prices(&self) -> Prices<'_> {
-        Prices(self)
-    }
-
-    /// Notices for the webhook.
-    pub fn notices(&self) -> Notices<'_> {
-        Notices(self)
-    }
-
-    /// The search index that the database expects.
-    pub fn search_index(&self) -> SearchIndex<'_> {
-        SearchIndex(self)
     }
 
     /// Starts the ledger's writer. Rows older than `retention` are deleted; roll-ups are kept forever.

@@ -3,13 +3,12 @@
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, SubjectKind};
 use crate::database::patterns::Patterns;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, Transaction, Value, params};
-use crate::database::subject;
 use crate::values::{Admin, Email, Viewer};
+use crate::{AuditLog, StoreError};
 
 /// Lines that one search scans, in some tens of milliseconds.
 const MAX_SCANNED: u64 = 100_000;
@@ -76,11 +75,6 @@ pub struct WrongPasswords {
     pub several_accounts: bool,
     pub count: u64,
     pub address: String,
-}
-
-subject! {
-    /// The audit log.
-    AuditLog
 }
 
 impl AuditLog<'_> {

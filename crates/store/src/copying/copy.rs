@@ -124,24 +124,8 @@ pub(crate) enum Cell {
 /// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
 /// deadlocks; folding and changes of the other tables are excluded by their advisory locks.
 pub(crate) const TABLES: [&str; 19] = [
-    "commits",
-    "requests",
-    "spending",
-    "unfolded",
-    "keys",
-    "sums",
-    "rollups",
-    "accounts",
-    "sessions",
-    "links",
-    "identities",
-    "authenticator_apps",
-    "passkeys",
-    "recovery_codes",
-    "sign_in_policy",
-    "audit",
-    "limits",
-    "prices",
+    "commits", "requests", "spending", "unfolded", "keys", "sums", "rollups", "accounts", "sessions", "links",
+    "identities", "authenticator_apps", "passkeys", "recovery_codes", "sign_in_policy", "audit", "limits", "prices",
     "search_index",
 ];
 

@@ -11,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
 use crate::copying::copy::{Cell, CopyError, TABLES, Table};
-use crate::database::postgres::schema::{CHANGE_LOCK, FOLD_LOCK, migrate};
+use crate::database::postgres::migrate::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use crate::database::postgres::server::{Server, Session};
 use crate::database::postgres::{PostgresSettings, number, server_micros, signed, text};
 use crate::database::snapshot::Snapshot;

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use crate::copying::copy::{Cell, CopyError, Table};
 use crate::database::snapshot::Snapshot;
 use crate::database::sqlite::pool::ready;
-use crate::database::sqlite::{BUSY_TIMEOUT, schema};
+use crate::database::sqlite::{BUSY_TIMEOUT, migrate};
 use crate::usage::latency::Latencies;
 use crate::usage::reports::read_everything;
 use crate::{StoreError, UsageReport};
@@ -28,7 +28,7 @@ impl SourceFile {
         connection.busy_timeout(BUSY_TIMEOUT).map_err(StoreError::from)?;
         // From the first query on, this connection sees one snapshot.
         connection.execute_batch("BEGIN").map_err(StoreError::from)?;
-        let (found, known) = schema::versions(&connection).map_err(StoreError::from)?;
+        let (found, known) = migrate::versions(&connection).map_err(StoreError::from)?;
         match found == known {
             true => Ok(Self { connection }),
             false => Err(CopyError::Outdated { found, known }),

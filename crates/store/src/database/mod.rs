@@ -1,5 +1,5 @@
-//! The database, SQLite or PostgreSQL: connections, transactions, statements that both understand, snapshots, the schemas
-//! and the clock. Only the schemas know tables.
+//! The database, SQLite or PostgreSQL: connections, transactions, statements that both understand, snapshots, the tables
+//! and the clock. Only `schema` knows tables.
 //!
 //! Every change is one transaction, and changes are made one after the other, across all processes. A commit that was
 //! confirmed is durable. A connection whose caller is gone is reused only once it is idle.
@@ -7,6 +7,7 @@
 pub(crate) mod clock;
 pub(crate) mod patterns;
 pub(crate) mod postgres;
+mod schema;
 pub(crate) mod snapshot;
 pub(crate) mod sql;
 pub(crate) mod sqlite;
@@ -35,21 +36,3 @@ impl Base {
         self.clock.now()
     }
 }
-
-/// Declares a subject: a handle of the store with functions that `Base` gives it.
-macro_rules! subject {
-    ($(#[$doc:meta])* $Name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub struct $Name<'a>(pub(crate) &'a $crate::Store);
-
-        impl std::ops::Deref for $Name<'_> {
-            type Target = $crate::database::Base;
-
-            fn deref(&self) -> &$crate::database::Base {
-                &self.0.base
-            }
-        }
-    };
-}
-pub(crate) use subject;

@@ -40,10 +40,7 @@ impl Connection<'_> {
         parameters: &[Value<'_>],
         read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        match self {
-            Self::Sqlite(connection) => connection.query(sql, parameters, read),
-            Self::Postgres(client) => client.query(sql, parameters, read).await,
-        }
+        self.read(1, async |snapshot| snapshot.query(sql, parameters, read).await).await
     }
 
     pub(crate) async fn query_optional<T>(
@@ -63,17 +60,18 @@ impl Connection<'_> {
     ) -> Result<T, StoreError> {
         self.query_optional(sql, parameters, |row| row.get(0)).await?.ok_or(StoreError::Corrupt("result"))
     }
-}
 
-impl Connection<'_> {
-    /// Reads many rows with a few statements, in the current transaction.
+    /// Reads with up to this many statements, in the current transaction.
     pub(crate) async fn read<T>(
         &mut self,
+        statements: u32,
         read: impl AsyncFnOnce(&mut Snapshot<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         match self {
             Self::Sqlite(connection) => connection.run(|connection| ready(read(&mut Snapshot::Sqlite(connection)))),
-            Self::Postgres(client) => client.run(4, async |client| read(&mut Snapshot::Postgres(client)).await).await,
+            Self::Postgres(client) => {
+                client.run(statements, async |client| read(&mut Snapshot::Postgres(client)).await).await
+            }
         }
     }
 }

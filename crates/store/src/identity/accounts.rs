@@ -1,14 +1,13 @@
 //! Accounts of people. Passwords arrive here hashed.
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::identity::links::{LinksOf, withdraw_links};
 use crate::identity::second_factors::HAS_SECOND_FACTOR;
 use crate::values::{Account, AccountId, Admin, Email, PersonName, Role, SessionId, Viewer};
+use crate::{Accounts, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct NewAccount {
@@ -59,11 +58,6 @@ pub enum AccountError {
     TooManyKeys(u64),
     #[error(transparent)]
     Store(#[from] crate::StoreError),
-}
-
-subject! {
-    /// People's accounts.
-    Accounts
 }
 
 impl Accounts<'_> {

@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
-use crate::StoreError;
 use crate::database::sql::{Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::accounts::Credentials;
 use crate::identity::failures::{add_failure, failures};
 use crate::values::{AccountId, Token};
+use crate::{SignIns, StoreError};
 
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Codes that may be tried after one right password.
@@ -53,11 +52,6 @@ pub enum CodeTry {
     ChallengeGone,
     /// Too many wrong codes of the account's app, over all challenges. Recovery codes are too long to guess.
     TooManyWrong,
-}
-
-subject! {
-    /// Sign-ins that are under way: challenges, codes, failures, and confirmations of people who are signed in.
-    SignIns
 }
 
 impl SignIns<'_> {

@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
-use crate::StoreError;
 use crate::database::sql::{Transaction, params};
 use crate::identity::accounts::AccountError;
-use crate::identity::challenges::SignIns;
 use crate::identity::second_factors::UsedPasskey;
 use crate::values::{AccountId, Viewer};
+use crate::{SignIns, StoreError};
 
 /// How long a confirmation holds.
 const CONFIRMED_FOR: Duration = Duration::from_secs(300);

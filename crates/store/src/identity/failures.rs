@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::database::sql::{Row, Transaction, params};
-use crate::identity::challenges::SignIns;
+use crate::{SignIns, StoreError};
 
 /// A count halves in this time.
 const HALF_LIFE: Duration = Duration::from_secs(300);

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::accounts::{AccountError, NewAccount, insert_account};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::values::{Account, AccountId, Admin, Email, LinkId, Role, Token};
+use crate::{Links, StoreError};
 
 /// For set-up and reset links.
 const LINK_LIFETIME: Duration = Duration::from_secs(86_400);
@@ -40,11 +39,6 @@ pub struct Link {
 }
 
 const NEEDS_SET_UP: &str = "SELECT count(*) = 0 FROM accounts WHERE role = 'admin'";
-
-subject! {
-    /// Links for set-up, invitations and new passwords.
-    Links
-}
 
 impl Links<'_> {
     /// Whether there is no administrator yet.

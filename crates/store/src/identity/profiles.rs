@@ -2,7 +2,7 @@
 
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::params;
-use crate::identity::accounts::{AccountError, Accounts, find_account};
+use crate::identity::accounts::{AccountError, find_account};
 use crate::identity::confirmations::require_confirmed;
 use crate::values::{Account, AccountId, Admin, Email, PersonName, SessionId};
 

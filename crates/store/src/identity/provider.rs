@@ -4,16 +4,15 @@
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
 use crate::database::sql::{Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::accounts::{AccountError, NewAccount, find_account, insert_account, require_an_admin};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::links::{LinksOf, withdraw_links};
 use crate::identity::second_factors::forget_factors;
 use crate::identity::sessions::{Origin, ProviderSession, StartedSession, insert_session};
 use crate::values::{Account, AccountId, Admin, Email, PersonName, Role, Viewer};
+use crate::{ProviderAccounts, StoreError};
 
 /// A person who has signed in at the identity provider.
 #[derive(Debug, Clone)]
@@ -61,11 +60,6 @@ pub enum ProvidedSignInError {
     Deleted,
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-subject! {
-    /// Accounts at the identity provider.
-    ProviderAccounts
 }
 
 impl ProviderAccounts<'_> {

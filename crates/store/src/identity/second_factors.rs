@@ -4,15 +4,14 @@
 use chat::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::accounts::{ACCOUNT_COLUMNS, AccountError, account, find_account};
 use crate::identity::challenges::{ChallengePurpose, codes_of, forget_challenges, insert_challenge};
 use crate::identity::confirmations::{require_another, require_confirmed};
 use crate::identity::failures::add_failure;
 use crate::values::{Account, AccountId, Admin, Email, SessionId, Viewer};
+use crate::{Factors, StoreError};
 
 /// Whether an account has a second factor, as a condition on `accounts`.
 pub(crate) const HAS_SECOND_FACTOR: &str =
@@ -170,11 +169,6 @@ impl RecoveryCode {
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
-}
-
-subject! {
-    /// Second factors.
-    Factors
 }
 
 impl Factors<'_> {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
+use crate::database::Base;
 use crate::database::sql::{Connection, Row, Transaction, params};
-use crate::database::{Base, subject};
 use crate::identity::accounts::{ACCOUNT_COLUMNS, account, find_account};
 use crate::identity::challenges::{ChallengePurpose, take_challenge};
 use crate::identity::second_factors::{HAS_SECOND_FACTOR, IS_REQUIRED, SecondFactorCode, UsedPasskey};
 use crate::values::{Account, AccountId, Admin, Email, SessionId, Token, Viewer};
+use crate::{Sessions, StoreError};
 
 const SESSION_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(7 * 86_400);
@@ -83,11 +83,6 @@ pub struct StartedSession {
     /// The secret, for the cookie.
     pub token: Token,
     pub session: Session,
-}
-
-subject! {
-    /// Sessions of people who are signed in.
-    Sessions
 }
 
 impl Sessions<'_> {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use chat::{ApiKey, KeyId, Timestamp};
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Row, Transaction, Value, params};
 use crate::identity::accounts::{AccountError, find_account};
 use crate::identity::confirmations::require_confirmed;
-use crate::keys::key::{Keys, VISIBLE, find_name};
+use crate::keys::key::{VISIBLE, find_name};
 use crate::values::{AccountId, Project, Viewer};
+use crate::{Keys, StoreError};
 
 /// A change of a key that its owner may make, unless noted otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]

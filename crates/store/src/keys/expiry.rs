@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use chat::{KeyId, Timestamp};
 
-use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::keys::key::{KeyRecord, KeyState, Keys, VISIBLE};
+use crate::keys::key::{KeyRecord, KeyState, VISIBLE};
 use crate::values::Viewer;
+use crate::{Keys, StoreError};
 
 const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 86_400);
 

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, Transaction, params};
-use crate::database::subject;
 use crate::identity::accounts::AccountError;
 use crate::identity::sessions::require_valid;
 use crate::values::{AccountId, Project, Viewer};
+use crate::{Keys, StoreError};
 
 /// An authenticated caller. Exists only for a key that the database has just confirmed as active.
 pub struct Caller {
@@ -134,11 +133,6 @@ impl KeyRecord {
     pub(crate) fn add_use(&mut self, unfolded: &BTreeMap<KeyId, Timestamp>) {
         self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
     }
-}
-
-subject! {
-    /// API keys.
-    Keys
 }
 
 impl Keys<'_> {

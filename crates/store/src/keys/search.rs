@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use chat::KeyId;
 
-use crate::StoreError;
 use crate::database::patterns::Patterns;
 use crate::database::sql::{Row, Value, params};
-use crate::keys::key::{KeyRecord, KeyState, Keys, SELECT_RECORD, VISIBLE, record};
+use crate::keys::key::{KeyRecord, KeyState, SELECT_RECORD, VISIBLE, record};
 use crate::values::Viewer;
+use crate::{Keys, StoreError};
 
 /// The criteria of a search.
 #[derive(Debug, Clone, Copy, Default)]

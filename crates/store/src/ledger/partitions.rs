@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::StoreError;
 use crate::database::postgres::ddl::{Changed, change_tables};
-use crate::database::postgres::schema::{PARTITION_LOCK, table_exists};
+use crate::database::postgres::migrate::{PARTITION_LOCK, table_exists};
 use crate::database::postgres::{count, number};
 use crate::ledger::postgres::has_unfolded_before;
 use crate::ledger::pruning::Deleted;

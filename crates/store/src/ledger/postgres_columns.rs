@@ -70,29 +70,9 @@ impl<'a> Columns<'a> {
         let Self { tokens: [prompt, completion, total], times: [queue, search, inference], .. } = self;
         let [days, months] = &self.periods;
         [
-            commit,
-            &self.ids,
-            &self.keys,
-            &self.statuses,
-            &self.codes,
-            prompt,
-            completion,
-            total,
-            queue,
-            search,
-            inference,
-            &self.totals,
-            &self.scores,
-            &self.scorers,
-            &self.sources,
-            &self.owners,
-            days,
-            months,
-            slot,
-            reserved,
-            &self.runtimes,
-            &self.finish_reasons,
-            &self.projects,
+            commit, &self.ids, &self.keys, &self.statuses, &self.codes, prompt, completion, total, queue, search,
+            inference, &self.totals, &self.scores, &self.scorers, &self.sources, &self.owners, days, months, slot,
+            reserved, &self.runtimes, &self.finish_reasons, &self.projects,
         ]
     }
 }

@@ -14,8 +14,8 @@ use tokio_postgres::types::ToSql;
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
+use crate::database::postgres::migrate::FOLD_LOCK;
 use crate::database::postgres::number;
-use crate::database::postgres::schema::FOLD_LOCK;
 use crate::database::postgres::server::{Server, Session};
 use crate::database::snapshot::Snapshot;
 use crate::ledger::counters::LedgerCounters;

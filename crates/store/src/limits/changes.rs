@@ -8,17 +8,16 @@ use std::time::Duration;
 
 use chat::{KeyId, Timestamp};
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Connection, Row, Transaction, params};
 use crate::identity::accounts::AccountError;
 use crate::limits::budget::{BudgetUse, LimitUse};
-use crate::limits::in_force::Limits;
 use crate::limits::spending::{RecordedSpending, ScopeRange, Spending};
 use crate::usage::rollup::{Figures, Measured};
 use crate::usage::unfolded::unfolded_sums;
 use crate::values::{Admin, BudgetPeriod, Limit, LimitKind, Scope, Viewer};
+use crate::{Limits, StoreError};
 
 impl Limits<'_> {
     /// Sets or replaces a limit; `false` if there is no such key or person.
@@ -146,7 +145,7 @@ async fn count_recorded(transaction: &mut Transaction<'_>, scope: Scope) -> Resu
         recorded.add_unfolded(&unfolded_sums(snapshot).await?, &range);
         Ok(())
     };
-    transaction.read(read).await?;
+    transaction.read(4, read).await?;
     let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
     // Sums of the previous day stay, for requests that arrived on that day.
     let forget = "DELETE FROM spending WHERE scope >= $1 AND scope <= $2 AND start IN ($3, $4)";

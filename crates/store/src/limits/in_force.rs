@@ -6,8 +6,7 @@ use chat::RequestId;
 use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
-use crate::StoreError;
-use crate::database::{Backend, Base, subject};
+use crate::database::{Backend, Base};
 use crate::keys::key::Caller;
 use crate::limits::changes::{LIMITS_VERSION, limit};
 use crate::limits::permit::{Permit, ReserveError};
@@ -15,6 +14,7 @@ use crate::limits::postgres::PostgresReservations;
 use crate::limits::sqlite::SqliteReservations;
 use crate::limits::state::Reservation;
 use crate::limits::table::{CallerLimits, LimitTable};
+use crate::{Limits, StoreError};
 
 pub(crate) struct LimitsInForce {
     /// The limits loaded last.
@@ -39,11 +39,6 @@ impl LimitsInForce {
         };
         Self { known: RwLock::default(), loading: Mutex::default(), reservations }
     }
-}
-
-subject! {
-    /// Limits and reservations.
-    Limits
 }
 
 impl Limits<'_> {

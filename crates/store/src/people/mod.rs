@@ -6,10 +6,9 @@
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::params;
-use crate::identity::accounts::{AccountChange, AccountError, Accounts, find_account, require_an_admin};
+use crate::identity::accounts::{AccountChange, AccountError, find_account, require_an_admin};
 use crate::identity::challenges::forget_challenges;
 use crate::identity::confirmations::require_confirmed;
 use crate::identity::links::{LinksOf, withdraw_links};
@@ -17,6 +16,7 @@ use crate::identity::second_factors::forget_factors;
 use crate::keys::key::{COUNT_ACTIVE, revoke_keys};
 use crate::limits::changes::count_up;
 use crate::values::{Account, AccountId, Admin, Scope};
+use crate::{Accounts, StoreError};
 
 /// Whether a person may sign in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::database::subject;
+use crate::{Notices, StoreError};
 
 /// Notices per claim: they are sent one after the other, and all must be sent before the lease ends.
 const MAX_CLAIMED: u64 = 4;
@@ -19,11 +18,6 @@ pub struct Notice {
     pub body: String,
     /// The number of earlier attempts to send it.
     pub attempts: u64,
-}
-
-subject! {
-    /// Notices for the webhook.
-    Notices
 }
 
 impl Notices<'_> {

@@ -1,16 +1,10 @@
 //! The id of this installation's search index. The index itself is a folder, which can be lost while the database is not;
 //! the stored id reveals the loss.
 
-use crate::StoreError;
 use crate::database::sql::{Row, params};
-use crate::database::subject;
+use crate::{SearchIndex, StoreError};
 
 const FIND: &str = "SELECT index_id FROM search_index";
-
-subject! {
-    /// The search index that the database expects.
-    SearchIndex
-}
 
 impl SearchIndex<'_> {
     /// The id of the index that must exist; `None` if there never was one, or it was forgotten.

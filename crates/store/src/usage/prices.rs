@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::StoreError;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::{Connection, Row, params};
-use crate::database::subject;
 use crate::usage::cost::{Price, PriceList};
 use crate::values::{Admin, Currency, Project, TokenPrice, Viewer};
+use crate::{Prices, StoreError};
 
 const MAX_PRICES: u64 = 1_000;
 
@@ -22,11 +21,6 @@ pub enum PriceError {
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-subject! {
-    /// Prices.
-    Prices
 }
 
 impl Prices<'_> {

@@ -5,10 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use chat::{KeyId, RequestId, Timestamp};
 
-use crate::StoreError;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, params};
-use crate::database::subject;
 use crate::usage::groups::{Groups, KnownKey, Names};
 use crate::usage::pending::PendingRows;
 use crate::usage::prices::{SELECT_PRICES, price_list, price_row};
@@ -17,11 +15,7 @@ use crate::usage::report::{ReportBuilder, RollupRow};
 use crate::usage::rollup::{Figures, KeySum, Measured, Part, Resolution, sum_ranges};
 use crate::usage::unfolded::{rows_between, unfolded_sums};
 use crate::values::Viewer;
-
-subject! {
-    /// Reports and recorded requests.
-    Usage
-}
+use crate::{StoreError, Usage};
 
 impl Usage<'_> {
     /// Sums from the roll-ups; `None` for a key that the viewer may not see.

@@ -6,16 +6,15 @@ use std::ops::Range;
 
 use chat::{FinishReason, KeyId, RequestId, TokenUsage};
 
-use crate::StoreError;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, Value, params};
 use crate::usage::query::{
     GIVEN_AWAY, RecordedRequest, RequestPage, RequestQuery, RequestScope, StatusFilter, persist_us,
 };
-use crate::usage::reports::Usage;
 use crate::usage::rollup::{GroundingRecord, InferenceRecord};
 use crate::usage::unfolded::unfolded;
 use crate::values::{AccountId, Scope, Viewer};
+use crate::{StoreError, Usage};
 
 /// Rows that one search scans, in some tens of milliseconds.
 const MAX_SCANNED: u64 = 80_000;

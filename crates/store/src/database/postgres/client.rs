@@ -14,7 +14,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
 use crate::StoreError;
-use crate::database::postgres::schema::CHANGE_LOCK;
+use crate::database::postgres::migrate::CHANGE_LOCK;
 use crate::database::postgres::server::{ABANDONED_TIMEOUT, Server, Session};
 use crate::database::postgres::{Parameter, Postgres};
 use crate::database::sql::{Row, Value};
@@ -97,16 +97,6 @@ impl Postgres {
 impl PooledClient {
     pub(crate) async fn execute(&mut self, sql: &str, parameters: &[Value<'_>]) -> Result<u64, StoreError> {
         self.run(1, async |client| Ok(client.execute_typed(sql, &typed(parameters)).await?)).await
-    }
-
-    pub(crate) async fn query<T>(
-        &mut self,
-        sql: &str,
-        parameters: &[Value<'_>],
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
-        let rows = self.query_typed(sql, &typed(parameters)).await?;
-        rows.iter().map(|row| read(&Row::Postgres(row))).collect()
     }
 
     pub(crate) async fn query_typed(

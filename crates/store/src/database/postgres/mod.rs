@@ -6,7 +6,7 @@
 
 mod client;
 pub(crate) mod ddl;
-pub(crate) mod schema;
+pub(crate) mod migrate;
 pub(crate) mod server;
 mod tls;
 mod url;
@@ -53,7 +53,7 @@ impl Postgres {
         let server = Server::new(settings)?;
         let mut session = server.connect().await?;
         require_separate_session(&server, &session).await?;
-        schema::migrate(&mut session).await?;
+        migrate::migrate(&mut session).await?;
         let asked = Instant::now();
         let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
         let clock = Arc::new(StoreClock::server(clock));

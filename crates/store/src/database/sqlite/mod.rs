@@ -1,8 +1,8 @@
 //! The SQLite backend: one file with a write-ahead log and `synchronous=FULL`. Other processes may also have it open.
 
 pub(crate) mod log;
+pub(crate) mod migrate;
 pub(crate) mod pool;
-pub(crate) mod schema;
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -43,8 +43,8 @@ impl Sqlite {
         let mut connection = connect(&path)?;
         // Before this process has other connections, which could prevent it.
         settle_unless_in_use(&connection)?;
-        if schema::is_outdated(&connection)? {
-            schema::migrate(&mut connection)?;
+        if migrate::is_outdated(&connection)? {
+            migrate::migrate(&mut connection)?;
             // SQLite creates a new file without the log, and that fsync may have failed in an earlier process. It deletes
             // the log of an empty file, so the file must be on the disk before any row is confirmed.
             settle_unless_in_use(&connection)?;

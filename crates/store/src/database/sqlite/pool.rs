@@ -154,23 +154,6 @@ impl PooledConnection<'_> {
         })
     }
 
-    pub(crate) fn query<T>(
-        &mut self,
-        sql: &str,
-        parameters: &[Value<'_>],
-        read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
-        self.run(|connection| {
-            let mut statement = connection.prepare_cached(&numbered(sql))?;
-            let mut rows = statement.query(params_from_iter(parameters))?;
-            let mut all = Vec::new();
-            while let Some(row) = rows.next()? {
-                all.push(read(&Row::Sqlite(row))?);
-            }
-            Ok(all)
-        })
-    }
-
     pub(crate) fn commit(&mut self) -> Result<(), StoreError> {
         self.run(|connection| Ok(connection.execute_batch("COMMIT")?))
     }
