@@ -2,9 +2,10 @@
 """Measures the speed of the built-in index and the scorer.
 
 Builds the examples of the crate `grounding` with cargo, runs `index_bench` (and `scorer_bench`, if it exists) several
-times, and takes medians. The texts and questions are always the same; everything is removed afterwards.
+times, and takes medians. The texts and questions are always the same; everything is removed afterwards. With the file
+of the sentence encoder (`sentence-encoder.whl` in a data folder), one more run has vectors.
 
-    python3 bench/grounding.py [--passages 100000] [--runs 3] [--results bench/RESULTS.md]
+    python3 bench/grounding.py [--passages 100000] [--runs 3] [--encoder FILE] [--results bench/RESULTS.md]
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ def main() -> int:
         facts = machine.describe(folder, arguments.results) + circumstances()
         build()
         index = [run(arguments, folder, "index_bench", str(arguments.passages)) for _ in range(arguments.runs)]
+        parameters = [str(arguments.passages), str(arguments.encoder)]
+        encoded = [run(arguments, folder, "index_bench", *parameters)] if arguments.encoder else []
         scorer = []
         # Check the source: a program in the target folder may be from another branch.
         if (EXAMPLES / "scorer_bench.rs").exists():
             scorer = [run(arguments, folder, "scorer_bench") for _ in range(arguments.runs)]
-    text = render(facts, arguments.runs, index, scorer)
+    text = render(facts, arguments.runs, index, encoded, scorer)
     print(text)
     if arguments.results:
         report.write(arguments.results, "grounding", text)
@@ -77,6 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--passages", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--encoder", type=Path, help="the sentence encoder's file")
     parser.add_argument("--results", type=Path, help="a Markdown file whose section on grounding is replaced")
     arguments = parser.parse_args()
     target = Path(os.environ.get("CARGO_TARGET_DIR") or machine.REPOSITORY / "target")
@@ -114,7 +118,9 @@ def run(arguments: argparse.Namespace, folder: Path, example: str, *parameters: 
         raise Failed(f"{example} did not print JSON:\n{done.stdout}") from error
 
 
-def render(facts: list[str], runs: int, index: list[Figures], scorer: list[Figures]) -> str:
+def render(
+    facts: list[str], runs: int, index: list[Figures], encoded: list[Figures], scorer: list[Figures]
+) -> str:
     first = index[0]
     parts = [
         "## Grounding",
@@ -126,6 +132,8 @@ def render(facts: list[str], runs: int, index: list[Figures], scorer: list[Figur
         " Indexing uses every core, a question one.",
         table(INDEX, index),
     ]
+    if encoded:
+        parts += ["With the vectors of the sentence encoder, one run:", table(INDEX, encoded)]
     if scorer:
         parts += [
             "### The scorer",

@@ -1,48 +1,58 @@
 //! The index's speed: indexes 100,000 passages with a Zipf-distributed vocabulary, searches for 2,000 questions, and
-//! prints one line of JSON. Texts and questions are the same in every run.
+//! prints one line of JSON. Texts and questions are the same in every run. With the sentence encoder's file, passages and
+//! questions have vectors.
 //!
-//! `cargo run --profile quick -p grounding --example index_bench -- [PASSAGES]`
+//! `cargo run --profile quick -p grounding --example index_bench -- [PASSAGES [ENCODER]]`
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fastrand::Rng;
-use grounding::index::{AddOptions, Index, Indexer};
+use grounding::index::{AddOptions, Embedder, Index, Indexer, SentenceEncoder};
 
 const QUESTIONS: usize = 2_000;
 const PASSAGES_PER_DOCUMENT: usize = 10;
 const VOCABULARY_SIZE: usize = 200_000;
+const REAL_TEXT: &str = include_str!("../data/train-a.jsonl");
 
 fn main() -> Result<(), Box<dyn Error>> {
     let passages: usize = std::env::args().nth(1).map_or(Ok(100_000), |n| n.parse())?;
+    let encoder = std::env::args().nth(2).map(|file| SentenceEncoder::load(Path::new(&file))).transpose()?;
+    let embedder = encoder.map(|encoder| Embedder::Sentences(Arc::new(encoder)));
     let folder = tempfile::tempdir()?;
     let (documents, index) = (folder.path().join("documents"), folder.path().join("index"));
     let vocabulary = Vocabulary::new();
     let mut rng = Rng::with_seed(7);
     write_documents(&documents, passages, &vocabulary, &mut rng)?;
 
+    let indexer = Indexer::new(&index).with_embedder(embedder.clone());
     let start = Instant::now();
-    let report = Indexer::new(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let report = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
     let seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let again = Indexer::new(&index).add(&documents, &AddOptions::default(), &mut |_| ())?;
+    let again = indexer.add(&documents, &AddOptions::default(), &mut |_| ())?;
     let seconds_again = start.elapsed().as_secs_f64();
     assert_eq!(again.unchanged, report.added);
 
     let index_size = size(&index)?;
     let index = Index::open(&index)?.ok_or("there is no index")?;
     let questions: Vec<String> = (0..QUESTIONS).map(|_| vocabulary.question(&mut rng)).collect();
+    let search = |question: &str| -> Result<bool, Box<dyn Error>> {
+        let vector = embedder.as_ref().map(|embedder| embedder.question(question)).transpose()?;
+        Ok(!index.search(question, vector.as_ref(), 5)?.is_empty())
+    };
     // Warm-up, so that the files are in memory.
     for question in &questions[..100] {
-        index.search(question, None, 5)?;
+        search(question)?;
     }
     let mut times = Vec::with_capacity(QUESTIONS);
     let mut answered = 0;
     for question in &questions {
         let start = Instant::now();
-        answered += usize::from(!index.search(question, None, 5)?.is_empty());
+        answered += usize::from(search(question)?);
         times.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     times.sort_by(f64::total_cmp);
@@ -76,7 +86,14 @@ impl Vocabulary {
             "ka", "lo", "mi", "ter", "ing", "pra", "sel", "von", "du", "re", "cor", "ti", "an", "est", "bo", "gra",
             "ly", "men", "os", "pu", "qui", "sha", "wer", "zen",
         ];
-        let word = |n: usize| match STOPWORDS.get(n) {
+        // The commonest words are real, because the encoder splits others into many parts.
+        let mut real: Vec<&str> =
+            REAL_TEXT.split(|c: char| !c.is_ascii_lowercase()).filter(|word| word.len() > 3).collect();
+        real.sort_unstable();
+        real.dedup();
+        Rng::with_seed(3).shuffle(&mut real);
+        let common = [&STOPWORDS, &*real].concat();
+        let word = |n: usize| match common.get(n) {
             Some(word) => (*word).to_owned(),
             None => {
                 // Writes the number in syllables, so that words are distinct.

@@ -1,5 +1,6 @@
 //! What an administrator changes of another account: its name, its e-mail address, its sessions.
 
+use crate::Accounts;
 use crate::audit::action::{AuditAction, AuditSubject};
 use crate::database::sql::params;
 use crate::identity::accounts::{AccountError, find_account};

@@ -17,7 +17,7 @@ use crate::StoreError;
 use crate::database::postgres::migrate::CHANGE_LOCK;
 use crate::database::postgres::server::{ABANDONED_TIMEOUT, Server, Session};
 use crate::database::postgres::{Parameter, Postgres};
-use crate::database::sql::{Row, Value};
+use crate::database::sql::Value;
 
 /// How much longer than the server's statement timeout a response may take.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use rusqlite::{Connection, ToSql, params_from_iter};
 
 use crate::StoreError;
 use crate::database::snapshot::Snapshot;
-use crate::database::sql::{Row, Value};
+use crate::database::sql::Value;
 use crate::database::sqlite::{Sqlite, connect};
 
 pub(crate) struct Pool {
