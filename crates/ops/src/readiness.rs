@@ -66,8 +66,8 @@ fn describe(outage: SearchOutage) -> &'static str {
 
 fn ledger(health: &Health, database: Option<bool>) -> Option<&'static str> {
     match (health.is_ledger_healthy, database) {
+        (_, Some(false)) => Some("The database does not answer: requests get 503."),
         (false, _) => Some("Usage cannot be recorded: requests get 503."),
-        (true, Some(false)) => Some("The database does not answer: requests get 503."),
         (true, _) => None,
     }
 }
