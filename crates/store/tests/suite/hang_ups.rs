@@ -382,20 +382,21 @@ fn no_public_future_of_a_store_is_left_out() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let lib = std::fs::read_to_string(source.join("lib.rs")).unwrap();
     let mut names = futures_of("", &lib, "impl Store {");
-    for line in lib.lines() {
-        // `pub fn keys(&self) -> Keys<'_> {`
-        let Some((accessor, handle)) = line.split_once("(&self) -> ").filter(|(_, rest)| rest.ends_with("<'_> {"))
-        else {
-            continue;
-        };
-        let prefix = format!("{}.", accessor.trim_start().trim_start_matches("pub fn "));
+    let subjects = lib.split("\nsubjects! {\n").nth(1).unwrap().split("\n}\n").next().unwrap();
+    for line in subjects.lines().filter(|line| !line.contains("///")) {
+        let (accessor, handle) = line.trim_start().trim_end_matches(',').split_once(": ").unwrap();
+        let prefix = format!("{accessor}.");
         for folder in
             std::fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
         {
             for file in
                 std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).filter(|path| path.is_file())
             {
-                names.extend(futures_of(&prefix, &std::fs::read_to_string(file).unwrap(), &format!("impl {handle}")));
+                names.extend(futures_of(
+                    &prefix,
+                    &std::fs::read_to_string(file).unwrap(),
+                    &format!("impl {handle}<'_> {{"),
+                ));
             }
         }
     }
