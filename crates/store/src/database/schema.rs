@@ -2,8 +2,9 @@
 //! kept in `tests/schemas`. Older replicas still run while a newer one migrates, so a migration may only add tables and
 //! nullable columns.
 
-/// Statements in PostgreSQL's dialect; each line of a table has one column, and its last line begins with `)`.
 pub(crate) struct Migration {
+    /// New tables and indexes in PostgreSQL's dialect: a column to a line, and a last line that begins with `)`. Other
+    /// statements with types, such as `ALTER TABLE`, stand in the other two.
     both: &'static str,
     sqlite: &'static str,
     postgres: &'static str,
@@ -309,7 +310,6 @@ pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
         RETURN merged;
     END
     $$;
-
 
     -- The maximum use of requests in flight until their rows are committed, and the rates of recent starts. A party
     -- shares the limits of a scope; the empty party is the scope itself. Unlogged: replicas store their reservations
