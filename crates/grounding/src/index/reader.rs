@@ -31,8 +31,6 @@ const MAX_QUERY_TERMS: usize = 24;
 const CANDIDATES: usize = 40;
 /// Relative to the best passage's. A passage below this has a word or two of the question, and misleads a small model.
 const MIN_RELATIVE_SCORE: f32 = 0.35;
-/// The weight of words beside the cosine: the gain of the best passage by words.
-const WORDS_WEIGHT: f32 = 0.2;
 /// The maximal distance to the score of the best passage, with words and vectors.
 const MAX_DISTANCE: f32 = 0.2;
 /// The fraction of its score that a passage with hardly any query term keeps.
@@ -211,7 +209,7 @@ impl Index {
         let mut found = match by_meaning {
             Some((vectors, question)) => {
                 let nearest = vectors.nearest(searcher, question, CANDIDATES);
-                merge(&by_words, &nearest, |address| vectors.cosine(address, question))
+                merge(&by_words, question.words_weight(), &nearest, |address| vectors.cosine(address, question))
             }
             None => by_words.into_iter().map(Candidate::by_words).collect(),
         };
@@ -388,6 +386,7 @@ impl Commit {
 /// the nearest ones.
 fn merge(
     by_words: &[(WordsScore, DocAddress)],
+    words_weight: f32,
     nearest: &[(f32, DocAddress)],
     cosine: impl Fn(DocAddress) -> Option<f32>,
 ) -> Vec<Candidate> {
@@ -397,7 +396,7 @@ fn merge(
     words.extend(by_words.iter().map(|(words, address)| (*address, *words)));
     let candidate = |(address, words): (DocAddress, WordsScore)| {
         let meaning = cosine(address);
-        Candidate { address, score: meaning.unwrap_or(farthest) + WORDS_WEIGHT * words.relative, words, meaning }
+        Candidate { address, score: meaning.unwrap_or(farthest) + words_weight * words.relative, words, meaning }
     };
     words.into_iter().map(candidate).collect()
 }

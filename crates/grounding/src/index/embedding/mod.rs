@@ -55,6 +55,11 @@ impl QuestionVector {
         self.scale.apply(self.vector.dot(numbers) as f32 / (self.length * length))
     }
 
+    /// The gain of the best passage by words, beside the cosine.
+    pub(super) fn words_weight(&self) -> f32 {
+        self.scale.words_weight
+    }
+
     /// The product with the beginning of a passage's vector.
     pub(super) fn dot_prefix(&self, prefix: &Prefix) -> i32 {
         vector::dot(&self.prefix, prefix)
@@ -71,7 +76,7 @@ impl EmbedderId {
 #[cfg(test)]
 impl QuestionVector {
     pub(super) fn of_test(embedder: EmbedderId, numbers: &[f32]) -> Self {
-        Self::new(embedder, numbers, Scale::SAME)
+        Self::new(embedder, numbers, Scale::OF_SENTENCE_ENCODER)
     }
 }
 

@@ -38,10 +38,13 @@ const MIN_DIFFERENCE: f32 = 0.02;
 pub(in crate::index) struct Scale {
     factor: f32,
     offset: f32,
+    /// The weight of words beside the cosine: the gain of the best passage by words. Models that are made for retrieval
+    /// rank better than the sentence encoder, so words help them less (docs/grounding.md has the measurements).
+    pub(super) words_weight: f32,
 }
 
 impl Scale {
-    pub(super) const SAME: Self = Self { factor: 1.0, offset: 0.0 };
+    pub(super) const OF_SENTENCE_ENCODER: Self = Self { factor: 1.0, offset: 0.0, words_weight: 0.2 };
 
     /// From the vectors of the questions and passages in `PAIRS`. `None` if they do not distinguish related texts from others.
     pub(super) fn measure(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> Option<Self> {
@@ -51,7 +54,7 @@ impl Scale {
             return None;
         }
         let factor = (RELATED - UNRELATED) / difference;
-        Some(Self { factor, offset: UNRELATED - factor * unrelated })
+        Some(Self { factor, offset: UNRELATED - factor * unrelated, words_weight: 0.1 })
     }
 
     pub(super) fn apply(self, cosine: f32) -> f32 {

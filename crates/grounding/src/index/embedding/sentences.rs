@@ -30,7 +30,7 @@ impl SentenceEncoder {
     }
 
     pub fn question(&self, text: &str) -> QuestionVector {
-        QuestionVector::new(Self::ID, &self.vector(text), Scale::SAME)
+        QuestionVector::new(Self::ID, &self.vector(text), Scale::OF_SENTENCE_ENCODER)
     }
 
     /// The vector of a turn or a question, whose language is detected.
