@@ -189,6 +189,12 @@ impl ConnectionSlots {
         replaced.evict(eviction);
         Some(Entry::Replaced(slot()))
     }
+
+    /// How many connections have no request.
+    pub(crate) fn unused(&self) -> usize {
+        let table = self.table.lock();
+        table.open.values().flatten().filter(|activity| !activity.has_requests()).count()
+    }
 }
 
 /// The slot of an open connection, and its activity.

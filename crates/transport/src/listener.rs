@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use admission::Admission;
 use futures_util::future::BoxFuture;
@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::activity::Activity;
 use crate::connection::{self, Handler, Timeouts};
@@ -39,6 +39,8 @@ const REJECTION_TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(2), id
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Connections that are still taken from the backlog when the listener closes.
 const MAX_BACKLOG: usize = 1024;
+/// Connections without a request are closed once proxies have used none of them for this long.
+const UNUSED: Duration = Duration::from_millis(200);
 /// How long clients may take to read the response that says that their request was aborted.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -86,17 +88,20 @@ pub async fn serve<S: Site>(
         () = follow(lifecycle, &stage) => {}
     }
     acceptor.accept_backlog(listener);
+    stage.send_replace(DrainStage::Draining);
+    let deadline = Instant::now() + settings.stop_timeout;
+    let _ = tokio::time::timeout_at(deadline, until_unused(&acceptor.slots)).await;
+    stage.send_replace(DrainStage::Finishing);
 
     let (done, connections): (Vec<_>, Vec<_>) =
         workers.into_iter().map(|worker| (worker.done, worker.connections)).unzip();
-    stage.send_replace(DrainStage::Finishing);
     let all_done = async {
         for done in done {
             let _ = done.await; // a worker that panicked counts as done
         }
     };
     let mut all_done = std::pin::pin!(all_done);
-    if tokio::time::timeout(settings.stop_timeout, all_done.as_mut()).await.is_ok() {
+    if tokio::time::timeout_at(deadline, all_done.as_mut()).await.is_ok() {
         return Ok(0);
     }
     let aborted = connections.iter().map(|count| count.load(Ordering::Relaxed)).sum();
@@ -106,6 +111,19 @@ pub async fn serve<S: Site>(
         all_done.await;
     }
     Ok(aborted)
+}
+
+/// Waits while requests arrive on connections that were kept open: a proxy that sends one while we close its connection
+/// gets no response, and does not send a POST again. Each response ends its connection, so they become fewer.
+async fn until_unused(slots: &ConnectionSlots) {
+    let mut unused = slots.unused();
+    while unused > 0 {
+        tokio::time::sleep(UNUSED).await;
+        let before = std::mem::replace(&mut unused, slots.unused());
+        if unused >= before {
+            return;
+        }
+    }
 }
 
 /// Follows the service's lifecycle to its stop. A dropped sender counts as a stop.
