@@ -129,6 +129,37 @@ fn a_draining_service_responds_with_connection_close() {
     assert_eq!(recorded, ids.into_iter().collect());
 }
 
+/// As a proxy uses them. Only a steady use counts, so a trial in which this test itself was late is repeated.
+#[test]
+fn kept_connections_are_served_while_they_are_used() {
+    const PACE: Duration = Duration::from_millis(30);
+    let runtime = FakeRuntime::start(Behaviour::Echo);
+    let is_steady = || {
+        let mut service = ADRIATICUM.service_with(&[&runtime]).start();
+        let request = Request::chat(&service.key(), chat_body("hello")).bytes();
+        let mut kept: Vec<_> = (0..20).map(|_| service.connect()).collect();
+        for connection in &mut kept {
+            connection.send(&request).response().completion();
+        }
+        let mut unused = service.connect();
+        unused.send(&request).response().completion();
+        service.signal(Signal::INT);
+        let mut last = Instant::now();
+        let answered = kept.iter_mut().all(|connection| {
+            thread::sleep(PACE);
+            let is_steady = std::mem::replace(&mut last, Instant::now()).elapsed() < 4 * PACE;
+            let is_answered = connection.send_while_open(&request)
+                && connection.try_response().is_some_and(|response| response.header("connection") == Some("close"));
+            assert!(is_answered || !is_steady, "no response on a connection that was kept open");
+            is_answered
+        });
+        unused.assert_closed();
+        assert_eq!(service.wait_for_exit().code(), Some(0));
+        answered
+    };
+    assert!((0..5).any(|_| is_steady()), "this machine is too slow for this test");
+}
+
 #[test]
 fn ctrl_c_skips_draining() {
     let mut service = ADRIATICUM.service().set("api.drain", "10m").start();
