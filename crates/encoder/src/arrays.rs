@@ -2,7 +2,6 @@
 
 use std::io::{Cursor, Read, Seek};
 
-use ndarray::Array2;
 use zip::ZipArchive;
 
 use crate::EncoderError;
@@ -35,11 +34,6 @@ impl Arrays {
     pub(crate) fn number(&mut self, name: &str) -> Result<f64, EncoderError> {
         let bytes = self.read(name, "<f8", 8)?;
         bytes.first_chunk().map(|eight| f64::from_le_bytes(*eight)).ok_or(EncoderError::Invalid("a number is missing"))
-    }
-
-    pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Array2<f32>, EncoderError> {
-        let numbers = self.vector(name, rows * columns)?;
-        Array2::from_shape_vec((rows, columns), numbers).map_err(|_| EncoderError::Invalid("a matrix has a wrong size"))
     }
 
     /// The numbers of an array of this type and size in bytes.

@@ -8,6 +8,7 @@
 mod arrays;
 mod network;
 mod pieces;
+mod weights;
 
 use std::fs::File;
 use std::io;

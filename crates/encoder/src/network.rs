@@ -6,10 +6,8 @@
 
 use std::collections::HashMap;
 
-use ndarray::linalg::general_mat_mul;
-use ndarray::{Array1, Array2, ArrayView2, Axis, Slice};
-
 use crate::arrays::Arrays;
+use crate::weights::Weights;
 use crate::{DIMENSIONS, EncoderError};
 
 /// The table's rows are distributed over parts in turn. Each part has a scale and a lowest value.
@@ -34,22 +32,23 @@ pub(crate) struct Network {
     norm: Norm,
     sum: Dense,
     /// In order of use in `vectors`.
-    layers: [Array2<f32>; 6],
+    layers: [Weights; 6],
 }
 
 struct Branch {
     before: usize,
     projection: Dense,
     norm: Norm,
-    first: Vec<Array2<f32>>,
-    first_bias: Array1<f32>,
-    second: Vec<Array2<f32>>,
-    second_bias: Array1<f32>,
+    /// By position in the window.
+    first: Vec<Weights>,
+    first_bias: Vec<f32>,
+    second: Vec<Weights>,
+    second_bias: Vec<f32>,
 }
 
 struct Dense {
-    weights: Array2<f32>,
-    bias: Array1<f32>,
+    weights: Weights,
+    bias: Vec<f32>,
 }
 
 /// Layer normalization.
@@ -101,36 +100,33 @@ impl Network {
         let epsilon = arrays.number("eps")? as f32;
         let mut branches = Vec::with_capacity(WINDOWS.len());
         for (size, before) in WINDOWS {
-            let mut layer = |name: &str| -> Result<_, EncoderError> {
-                let all = arrays.matrix(&format!("{name}_{size}"), size * WIDTH, WIDTH)?;
-                Ok((0..size)
-                    .map(|at| all.slice_axis(Axis(0), Slice::from(at * WIDTH..(at + 1) * WIDTH)).to_owned())
-                    .collect::<Vec<_>>())
+            let mut layer = |name: &str| -> Result<Vec<Weights>, EncoderError> {
+                let all = arrays.vector(&format!("{name}_{size}"), size * WIDTH * WIDTH)?;
+                Ok(all.chunks_exact(WIDTH * WIDTH).map(|weights| Weights::new(weights, WIDTH)).collect())
             };
             let (first, second) = (layer("w1")?, layer("w2")?);
             let mut vector = |name: &str| arrays.vector(&format!("{name}{size}"), WIDTH);
             let norm = Norm { gain: vector("ln_g")?, bias: vector("ln_b")?, epsilon };
-            let (first_bias, second_bias) = (vector("b1_")?.into(), vector("b2_")?.into());
-            let bias = vector("proj_b")?.into();
-            let projection = Dense { weights: arrays.matrix(&format!("proj{size}"), DIMENSIONS, WIDTH)?, bias };
+            let (first_bias, second_bias, bias) = (vector("b1_")?, vector("b2_")?, vector("proj_b")?);
+            let projection = Dense { weights: matrix(&mut arrays, &format!("proj{size}"), DIMENSIONS, WIDTH)?, bias };
             branches.push(Branch { before, projection, norm, first, first_bias, second, second_bias });
         }
         let norm = Norm { gain: arrays.vector("ln_g", FEATURES)?, bias: arrays.vector("ln_b", FEATURES)?, epsilon };
-        let bias = arrays.vector("cnn_b", DIMENSIONS)?.into();
+        let bias = arrays.vector("cnn_b", DIMENSIONS)?;
         Ok(Self {
             table,
             scales: arrays.vector("scale", PARTS)?,
             lowest: arrays.vector("lo", PARTS)?,
             branches,
             norm,
-            sum: Dense { weights: arrays.matrix("cnn_W", FEATURES, DIMENSIONS)?, bias },
+            sum: Dense { weights: matrix(&mut arrays, "cnn_W", FEATURES, DIMENSIONS)?, bias },
             layers: [
-                arrays.matrix("d0", DIMENSIONS, HIDDEN)?,
-                arrays.matrix("p1", DIMENSIONS, HIDDEN)?,
-                arrays.matrix("d1", HIDDEN, HIDDEN)?,
-                arrays.matrix("d2", HIDDEN, DIMENSIONS)?,
-                arrays.matrix("p3", HIDDEN, DIMENSIONS)?,
-                arrays.matrix("d3", DIMENSIONS, DIMENSIONS)?,
+                matrix(&mut arrays, "d0", DIMENSIONS, HIDDEN)?,
+                matrix(&mut arrays, "p1", DIMENSIONS, HIDDEN)?,
+                matrix(&mut arrays, "d1", HIDDEN, HIDDEN)?,
+                matrix(&mut arrays, "d2", HIDDEN, DIMENSIONS)?,
+                matrix(&mut arrays, "p3", HIDDEN, DIMENSIONS)?,
+                matrix(&mut arrays, "d3", DIMENSIONS, DIMENSIONS)?,
             ],
         })
     }
@@ -147,63 +143,64 @@ impl Network {
             });
             let (group, after) = rest.split_at(fitting.count().max(1));
             let sums = self.sums(&Group::new(group));
-            vectors.extend(self.vectors(sums.view(), group).rows().into_iter().map(|row| row.to_vec()));
+            vectors.extend(self.vectors(&sums, group).chunks_exact(DIMENSIONS).map(<[f32]>::to_vec));
             rest = after;
         }
         vectors
     }
 
     /// The sums of the features of each text.
-    fn sums(&self, group: &Group) -> Array2<f32> {
+    fn sums(&self, group: &Group) -> Vec<f32> {
         let embeddings = self.embeddings(&group.tokens);
         let branches: Vec<_> = self.branches.iter().map(|branch| branch.apply(group, &embeddings)).collect();
-        let mut sums = Array2::zeros((group.texts.len(), FEATURES));
+        let mut sums = vec![0.0; group.texts.len() * FEATURES];
         let mut features = vec![0.0; FEATURES];
-        for (rows, mut sum) in group.texts.iter().zip(sums.rows_mut()) {
-            for row in rows.clone() {
-                let Some(token) = group.rows[row] else { continue };
+        for (rows, sum) in group.texts.iter().zip(sums.chunks_exact_mut(FEATURES)) {
+            for at in rows.clone() {
+                let Some(token) = group.rows[at] else { continue };
                 let (own, rest) = features.split_at_mut(DIMENSIONS);
-                own.copy_from_slice(embeddings.row(token).as_slice().unwrap_or_default());
+                own.copy_from_slice(&embeddings[token * DIMENSIONS..][..DIMENSIONS]);
                 for (part, branch) in rest.chunks_exact_mut(WIDTH).zip(&branches) {
-                    part.copy_from_slice(branch.row(row).as_slice().unwrap_or_default());
+                    part.copy_from_slice(row(branch, at));
                 }
                 self.norm.apply(&mut features);
-                sum.iter_mut().zip(&features).for_each(|(sum, feature)| *sum += feature);
+                add(sum, &features);
             }
         }
         sums
     }
 
-    fn vectors(&self, sums: ArrayView2<'_, f32>, texts: &[Vec<u32>]) -> Array2<f32> {
-        let mut mean = sums.dot(&self.sum.weights);
-        for (mut row, text) in mean.rows_mut().into_iter().zip(texts) {
+    fn vectors(&self, sums: &[f32], texts: &[Vec<u32>]) -> Vec<f32> {
+        let mut mean = self.sum.weights.products(sums);
+        for (row, text) in mean.chunks_exact_mut(DIMENSIONS).zip(texts) {
             let length = text.len() as f32;
-            row.scaled_add(length, &self.sum.bias);
-            row /= length.sqrt();
+            for (sum, bias) in row.iter_mut().zip(&self.sum.bias) {
+                *sum = (*sum + bias * length) / length.sqrt();
+            }
         }
-        let relu = |mut layer: Array2<f32>| {
-            layer.mapv_inplace(|number| number.max(0.0));
-            layer
-        };
         let [d0, p1, d1, d2, p3, d3] = &self.layers;
-        let first = relu(mean.dot(d0));
-        let second = relu(mean.dot(p1) + first.dot(d1));
-        let third = relu(second.dot(d2));
-        let mut last = (second.dot(p3) + third.dot(d3)).mapv_into(f32::tanh);
-        for mut row in last.rows_mut() {
-            let length = row.dot(&row).sqrt().max(f32::MIN_POSITIVE);
-            row /= length;
+        let first = relu(d0.products(&mean));
+        let mut second = p1.products(&mean);
+        d1.add_products(&first, &mut second);
+        let second = relu(second);
+        let third = relu(d2.products(&second));
+        let mut last = p3.products(&second);
+        d3.add_products(&third, &mut last);
+        for row in last.chunks_exact_mut(DIMENSIONS) {
+            row.iter_mut().for_each(|number| *number = number.tanh());
+            let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+            row.iter_mut().for_each(|number| *number /= length);
         }
         last
     }
 
-    fn embeddings(&self, tokens: &[u32]) -> Array2<f32> {
-        let mut embeddings = Array2::zeros((tokens.len(), DIMENSIONS));
-        for (token, mut row) in tokens.iter().zip(embeddings.rows_mut()) {
+    fn embeddings(&self, tokens: &[u32]) -> Vec<f32> {
+        let mut embeddings = Vec::with_capacity(tokens.len() * DIMENSIONS);
+        for token in tokens {
             let token = *token as usize % (PARTS * ROWS_PER_PART);
             let (scale, lowest) = (self.scales[token % PARTS], self.lowest[token % PARTS]);
             let stored = &self.table[token * DIMENSIONS..][..DIMENSIONS];
-            row.iter_mut().zip(stored).for_each(|(number, byte)| *number = f32::from(*byte) * scale + lowest);
+            embeddings.extend(stored.iter().map(|byte| f32::from(*byte) * scale + lowest));
         }
         embeddings
     }
@@ -211,45 +208,72 @@ impl Network {
 
 impl Branch {
     /// The features of each row of the group.
-    fn apply(&self, group: &Group, embeddings: &Array2<f32>) -> Array2<f32> {
-        let mut projected = embeddings.dot(&self.projection.weights) + &self.projection.bias;
-        for mut row in projected.rows_mut() {
-            self.norm.apply(row.as_slice_mut().unwrap_or_default());
+    fn apply(&self, group: &Group, embeddings: &[f32]) -> Vec<f32> {
+        let mut projected = self.projection.weights.products(embeddings);
+        for row in projected.chunks_exact_mut(WIDTH) {
+            add(row, &self.projection.bias);
+            self.norm.apply(row);
         }
-        let parts: Vec<_> = self.first.iter().map(|weights| projected.dot(weights)).collect();
-        let mut hidden = Array2::zeros((group.rows.len(), WIDTH));
-        for (row, mut sum) in hidden.rows_mut().into_iter().enumerate() {
-            let Some(token) = group.rows[row] else { continue };
-            sum.assign(&self.first_bias);
-            for (at, part) in parts.iter().enumerate() {
-                if let Some(neighbour) = group.rows[row + at - self.before] {
-                    sum += &part.row(neighbour);
+        let parts: Vec<_> = self.first.iter().map(|weights| weights.products(&projected)).collect();
+        let mut hidden = vec![0.0; group.rows.len() * WIDTH];
+        for (at, sum) in hidden.chunks_exact_mut(WIDTH).enumerate() {
+            let Some(token) = group.rows[at] else { continue };
+            sum.copy_from_slice(&self.first_bias);
+            for (part, neighbour) in parts.iter().zip(&group.rows[at - self.before..]) {
+                if let Some(neighbour) = neighbour {
+                    add(sum, row(part, *neighbour));
                 }
             }
-            sum.mapv_inplace(|number| number.max(0.0));
-            sum += &projected.row(token);
+            sum.iter_mut().zip(row(&projected, token)).for_each(|(sum, own)| *sum = sum.max(0.0) + own);
         }
         let inner = MARGIN..group.rows.len() - MARGIN;
-        let mut found = Array2::zeros(hidden.raw_dim());
-        let mut second = found.slice_axis_mut(Axis(0), Slice::from(inner.clone()));
-        second += &self.second_bias.view().insert_axis(Axis(0));
+        let mut found = self.second_bias.repeat(inner.len());
         for (at, weights) in self.second.iter().enumerate() {
-            let shifted = inner.start + at - self.before..inner.end + at - self.before;
-            general_mat_mul(1.0, &hidden.slice_axis(Axis(0), Slice::from(shifted)), weights, 1.0, &mut second);
+            let first = inner.start + at - self.before;
+            weights.add_products(&hidden[first * WIDTH..][..inner.len() * WIDTH], &mut found);
         }
-        second.mapv_inplace(|number| number.max(0.0));
-        found + hidden
+        let inner = &mut hidden[inner.start * WIDTH..inner.end * WIDTH];
+        inner.iter_mut().zip(&found).for_each(|(sum, found)| *sum += found.max(0.0));
+        hidden
     }
+}
+
+fn matrix(arrays: &mut Arrays, name: &str, inputs: usize, outputs: usize) -> Result<Weights, EncoderError> {
+    Ok(Weights::new(&arrays.vector(name, inputs * outputs)?, outputs))
+}
+
+/// A row of a branch's numbers.
+fn row(numbers: &[f32], at: usize) -> &[f32] {
+    &numbers[at * WIDTH..][..WIDTH]
+}
+
+fn add(sums: &mut [f32], numbers: &[f32]) {
+    sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+}
+
+fn relu(mut numbers: Vec<f32>) -> Vec<f32> {
+    numbers.iter_mut().for_each(|number| *number = number.max(0.0));
+    numbers
 }
 
 impl Norm {
     fn apply(&self, numbers: &mut [f32]) {
         let count = numbers.len() as f32;
-        let mean = numbers.iter().sum::<f32>() / count;
-        let variance = numbers.iter().map(|number| (number - mean) * (number - mean)).sum::<f32>() / count;
+        let mean = sum(numbers, |number| number) / count;
+        let variance = sum(numbers, |number| (number - mean) * (number - mean)) / count;
         let scale = 1.0 / (variance + self.epsilon).sqrt();
         for ((number, gain), bias) in numbers.iter_mut().zip(&self.gain).zip(&self.bias) {
             *number = (*number - mean) * scale * gain + bias;
         }
     }
+}
+
+/// In sixteen sums, because a single one would wait for each addition.
+fn sum(numbers: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    let (chunks, rest) = numbers.as_chunks::<16>();
+    let mut sums = [0.0; 16];
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += term(*number));
+    }
+    sums.iter().sum::<f32>() + rest.iter().map(|number| term(*number)).sum::<f32>()
 }
