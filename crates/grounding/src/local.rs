@@ -85,9 +85,15 @@ impl LocalSearch {
         let has_server = self.embedders.server.is_some();
         // A search takes milliseconds, which would delay the other requests of this thread.
         let searched = tokio::task::spawn_blocking(move || {
-            let own = encoder.as_ref().filter(|_| !has_server).map(|encoder| encoder.question(&query));
-            let hits = index.search(&query, served.or(own).as_ref(), limit)?;
-            Ok((hits, encoder.map(|encoder| encoder.vector(&turn))))
+            let (own, turn) = match encoder {
+                Some(encoder) if has_server => (None, Some(encoder.vector(&turn))),
+                Some(encoder) => {
+                    let (question, turn) = encoder.question_and_turn(&query, &turn);
+                    (Some(question), Some(turn))
+                }
+                None => (None, None),
+            };
+            Ok((index.search(&query, served.or(own).as_ref(), limit)?, turn))
         });
         match tokio::time::timeout(self.deadline, searched).await {
             Ok(Ok(found)) => found.map_err(unreadable),
