@@ -84,7 +84,9 @@ impl RemoteSearch {
             if found.is_ok()
                 && let Ok(mut known) = self.vector_fields.try_lock()
                 && let Some((_, fields)) = &mut *known
+                && !fields.is_empty()
             {
+                tracing::warn!("a search by vectors failed, so documents are found by their words alone for a while");
                 fields.clear();
             }
             found
