@@ -40,9 +40,9 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Connections that are still taken from the backlog when the listener closes.
 const MAX_BACKLOG: usize = 1024;
 /// Connections without a request are closed once proxies have used none of them for this long.
-const UNUSED: Duration = Duration::from_millis(200);
+const UNUSED_BEFORE_CLOSE: Duration = Duration::from_millis(200);
 /// The longest wait for that.
-const MAX_USE: Duration = Duration::from_secs(5);
+const MAX_UNUSED_WAIT: Duration = Duration::from_secs(5);
 /// How long clients may take to read the response that says that their request was aborted.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -92,7 +92,7 @@ pub async fn serve<S: Site>(
     acceptor.accept_backlog(listener);
     stage.send_replace(DrainStage::Draining);
     let deadline = Instant::now() + settings.stop_timeout;
-    let _ = tokio::time::timeout(settings.stop_timeout.min(MAX_USE), until_unused(&acceptor.slots)).await;
+    let _ = tokio::time::timeout(settings.stop_timeout.min(MAX_UNUSED_WAIT), until_unused(&acceptor.slots)).await;
     stage.send_replace(DrainStage::Finishing);
 
     let (done, connections): (Vec<_>, Vec<_>) =
@@ -120,7 +120,7 @@ pub async fn serve<S: Site>(
 async fn until_unused(slots: &ConnectionSlots) {
     let mut unused = slots.unused();
     while unused > 0 {
-        tokio::time::sleep(UNUSED).await;
+        tokio::time::sleep(UNUSED_BEFORE_CLOSE).await;
         let before = std::mem::replace(&mut unused, slots.unused());
         if unused >= before {
             return;

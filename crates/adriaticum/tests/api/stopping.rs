@@ -129,36 +129,34 @@ fn a_draining_service_responds_with_connection_close() {
     assert_eq!(recorded, ids.into_iter().collect());
 }
 
-/// As a proxy uses them. Only a steady use counts, so a trial in which this test itself was late is repeated.
+/// As a proxy uses them. If this test itself pauses for longer than it may, the trial is repeated.
 #[test]
 fn kept_connections_are_served_while_they_are_used() {
     const PACE: Duration = Duration::from_millis(30);
     let runtime = FakeRuntime::start(Behaviour::Echo);
-    let is_steady = || {
+    let all_are_served = || {
         let mut service = ADRIATICUM.service_with(&[&runtime]).start();
         let request = Request::chat(&service.key(), chat_body("hello")).bytes();
         let mut kept: Vec<_> = (0..20).map(|_| service.connect()).collect();
-        for connection in &mut kept {
+        let mut unused = service.connect();
+        for connection in kept.iter_mut().chain([&mut unused]) {
             connection.send(&request).response().completion();
         }
-        let mut unused = service.connect();
-        unused.send(&request).response().completion();
         service.signal(Signal::INT);
         let mut last = Instant::now();
-        let answered = kept.iter_mut().all(|connection| {
+        let all_are_served = kept.iter_mut().all(|connection| {
             thread::sleep(PACE);
-            let is_steady = std::mem::replace(&mut last, Instant::now()).elapsed() < 4 * PACE;
             let response = connection.send_while_open(&request).then(|| connection.try_response()).flatten();
-            let is_answered = response
-                .is_some_and(|response| response.status == 200 && response.header("connection") == Some("close"));
-            assert!(is_answered || !is_steady, "no response on a connection that was kept open");
-            is_answered
+            let is_served = response.is_some_and(|response| response.status == 200);
+            assert!(is_served || last.elapsed() > 4 * PACE, "no response on a connection that was kept open");
+            last = Instant::now();
+            is_served
         });
         unused.assert_closed();
         assert_eq!(service.wait_for_exit().code(), Some(0));
-        answered
+        all_are_served
     };
-    assert!((0..5).any(|_| is_steady()), "this machine is too slow for this test");
+    assert!((0..5).any(|_| all_are_served()), "this machine is too slow for this test");
 }
 
 #[test]

@@ -86,7 +86,9 @@ impl RemoteSearch {
                 && let Some((_, fields)) = &mut *known
                 && !fields.is_empty()
             {
-                tracing::warn!("a search by vectors failed, so documents are found by their words alone for a while");
+                tracing::warn!(
+                    "vectors could not be searched; documents are found by their words alone for up to 30 s"
+                );
                 fields.clear();
             }
             found
