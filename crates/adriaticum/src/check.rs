@@ -307,13 +307,9 @@ async fn runtime(name: &dyn std::fmt::Display, pool: Arc<Pool>) -> Finding {
     let request =
         message.and_then(|message| ChatRequest::new(vec![message], Temperature::default(), MaxTokens::new(1)?));
     let request = request.expect("one short message is a valid request");
-    match PoolClient::new(pool.clone())
-        .complete(
-            &request,
-            Attribution { id: RequestId::now(), key: None, person: None, trace: &http::HeaderMap::new() },
-        )
-        .await
-    {
+    let trace = http::HeaderMap::new();
+    let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
+    match PoolClient::new(pool.clone()).complete(&request, attribution, |_| {}).await {
         Ok(answered) => {
             let members = pool.status();
             let about = members.into_iter().find_map(|member| Some((member.model?, member.device)));

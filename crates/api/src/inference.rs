@@ -9,7 +9,7 @@ use chat::{ChatRequest, Completion};
 use grounding::augment::{self, Source};
 use grounding::{Assessment, Grounder, Need, Passage};
 use http::HeaderMap;
-use runtimes::{AttemptError, Attribution, Availability, InferenceError, MemberError, PoolClient};
+use runtimes::{Attribution, Availability, InferenceError, MemberError, PoolClient};
 use store::{AccountId, Caller, GroundingRecord};
 use wire::runtime::ContextOverflow;
 
@@ -159,16 +159,11 @@ impl RequestRecord<'_> {
         let person = client.as_ref().and_then(|client| client.person.as_ref()).map(AccountId::as_str);
         let key = client.map(|client| client.key);
         let attribution = Attribution { id: self.id, key, person, trace: inference.trace };
-        let mut attempt = inference.client.first_attempt(inference.chat, attribution)?;
-        loop {
-            self.runtime = Some(attempt.runtime());
+        let begins = |runtime| {
+            self.runtime = Some(runtime);
             self.inference_began.get_or_insert_with(Instant::now);
-            attempt = match attempt.run().await {
-                Ok(completion) => return Ok(completion),
-                Err(AttemptError::Failed(error)) => return Err(error),
-                Err(AttemptError::Retry(next)) => next,
-            };
-        }
+        };
+        inference.client.complete(inference.chat, attribution, begins).await
     }
 }
 

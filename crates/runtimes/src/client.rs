@@ -4,10 +4,9 @@
 //! A waiting request checks periodically whether it should be moved to another member. It is then cancelled at its
 //! member, so that no two members ever work for it, and at most one completes it.
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use breaker::Verdict;
@@ -29,10 +28,7 @@ const MOVE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Holds this thread's connections to every member.
 pub struct PoolClient {
     pool: Arc<Pool>,
-    /// By the member's name.
-    idle: Mutex<HashMap<String, Arc<IdleConnections>>>,
-    /// The version of the membership that `idle` was last cleaned up for.
-    cleaned_up_for: AtomicU64,
+    idle: Mutex<Vec<(Arc<Member>, Arc<IdleConnections>)>>,
 }
 
 /// Why there is no completion.
@@ -56,7 +52,7 @@ pub enum InferenceError {
 
 impl PoolClient {
     pub fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, idle: Mutex::default(), cleaned_up_for: AtomicU64::new(0) }
+        Self { pool, idle: Mutex::default() }
     }
 
     pub fn availability(&self) -> Availability {
@@ -73,129 +69,99 @@ impl PoolClient {
         self.pool.context()
     }
 
-    /// Runs a completion. Dropping the future cancels it: the connection is closed, and the runtime stops.
+    /// Runs a completion. `begins` gets the name of each member before it gets the request. Dropping the future cancels it:
+    /// the connection is closed, and the runtime stops.
     pub async fn complete(
         &self,
         request: &ChatRequest,
         attribution: Attribution<'_>,
+        mut begins: impl FnMut(Arc<str>),
     ) -> Result<Completion, InferenceError> {
-        let mut attempt = self.first_attempt(request, attribution)?;
-        loop {
-            attempt = match attempt.run().await {
-                Ok(completion) => return Ok(completion),
-                Err(AttemptError::Failed(error)) => return Err(error),
-                Err(AttemptError::Retry(next)) => next,
-            };
-        }
-    }
-
-    /// The same in steps, for callers that need to know the member of each attempt.
-    pub fn first_attempt<'a>(
-        &'a self,
-        request: &'a ChatRequest,
-        attribution: Attribution<'a>,
-    ) -> Result<Attempt<'a>, InferenceError> {
         let call = Call {
             request,
             attribution,
             affinity: Affinity::from_request(request),
             deadline: Instant::now() + self.pool.timeout(),
         };
-        let lease = LeaseGuard::acquire(&self.pool, &call, &[]).ok_or(InferenceError::NoneAvailable)?;
-        Ok(Attempt { client: self, call, lease, earlier: None, moved_from: None })
+        let mut lease = LeaseGuard::acquire(&self.pool, &call, &[]).ok_or(InferenceError::NoneAvailable)?;
+        // The attempt that failed before this one, and the index of the member that the request was moved away from.
+        let (mut earlier, mut moved_from): (Option<FailedAttempt>, Option<usize>) = (None, None);
+        loop {
+            begins(lease.member.shared_name());
+            // Repeats the index if there was no earlier attempt: an array needs no allocation.
+            let failed_before = earlier.as_ref().map_or(lease.index, |earlier| earlier.index);
+            let excluded = [lease.index, failed_before, moved_from.unwrap_or(lease.index)];
+            let idle = self.idle(&lease.member);
+            let connections = if earlier.is_none() { Connections::Any(&idle) } else { Connections::New(&idle) };
+            let result = match self.wait(&call, &lease, connections, &excluded, moved_from.is_none()).await {
+                Waited::Ended(result) => result,
+                Waited::Moved(next, reason) => {
+                    lease.observation = Observation::moved(reason);
+                    lease.member.counters().count(Event::Moved);
+                    lease.log_move(reason);
+                    moved_from = Some(lease.index);
+                    lease = next;
+                    continue;
+                }
+            };
+            lease.observation = observed(&result, earlier.as_ref(), moved_from.is_some());
+            lease.member.counters().record(&result);
+            let error = match result {
+                Ok(completion) => {
+                    self.pool.record_decode();
+                    if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.error.is_ambiguous()) {
+                        self.pool.judge(earlier.index, &earlier.member, Verdict::Bad);
+                    }
+                    return Ok(completion);
+                }
+                Err(error) => error,
+            };
+            let failed = FailedAttempt { index: lease.index, member: lease.member.clone(), error };
+            if let Some(earlier) = earlier {
+                if earlier.error.is_ambiguous() && failed.error.is_ambiguous() {
+                    self.pool.doubt([earlier.index, failed.index]);
+                }
+                return Err(failed.after(&earlier));
+            }
+            drop(lease); // releases the member before another one is chosen
+            if !failed.error.is_retryable() {
+                return Err(failed.into());
+            }
+            let Some(other) = LeaseGuard::acquire(&self.pool, &call, &excluded) else {
+                failed.judge_alone(&self.pool);
+                return Err(failed.into());
+            };
+            failed.member.counters().count(Event::Retried);
+            let (request_id, runtime) = (attribution.id, failed.member.name());
+            tracing::warn!(%request_id, runtime, cause = %failed.error, "a runtime failed; retrying with another");
+            (lease, earlier) = (other, Some(failed));
+        }
     }
 
     /// This thread's connections to a member. Closes those to members that have left.
-    fn idle(&self, member: &Member) -> Arc<IdleConnections> {
+    fn idle(&self, member: &Arc<Member>) -> Arc<IdleConnections> {
         let mut idle = self.idle.lock();
-        let version = self.pool.membership_version();
-        if self.cleaned_up_for.swap(version, Ordering::Relaxed) != version {
-            let names = self.pool.names();
-            idle.retain(|name, _| names.contains(name));
-        }
-        if let Some(known) = idle.get(member.name()) {
+        idle.retain(|(member, _)| !member.has_left());
+        if let Some((_, known)) = idle.iter().find(|(known, _)| Arc::ptr_eq(known, member)) {
             return known.clone();
         }
-        idle.entry(member.name().to_owned()).or_default().clone()
+        let new = Arc::<IdleConnections>::default();
+        idle.push((member.clone(), new.clone()));
+        new
     }
 }
 
-/// An attempt at a completion with one member. Counts as in flight there until it is dropped.
-pub struct Attempt<'a> {
-    client: &'a PoolClient,
-    call: Call<'a>,
-    lease: LeaseGuard<'a>,
-    /// The attempt that failed before this one.
-    earlier: Option<FailedAttempt>,
-    /// The index of the member that the request was moved away from.
-    moved_from: Option<usize>,
-}
-
-/// The outcome of an attempt without a completion.
-pub enum AttemptError<'a> {
-    /// No part of a completion arrived, and there is another member.
-    Retry(Attempt<'a>),
-    Failed(InferenceError),
-}
-
-impl<'a> Attempt<'a> {
-    pub fn runtime(&self) -> Arc<str> {
-        self.lease.member.shared_name()
-    }
-
-    /// Dropping the future cancels the attempt.
-    pub async fn run(self) -> Result<Completion, AttemptError<'a>> {
-        let Self { client, call, mut lease, earlier, moved_from } = self;
-        // Repeats the index if there was no earlier attempt: an array needs no allocation.
-        let failed_before = earlier.as_ref().map_or(lease.index, |earlier| earlier.index);
-        let excluded = [lease.index, failed_before, moved_from.unwrap_or(lease.index)];
-        let idle = client.idle(&lease.member);
-        let connections = if earlier.is_none() { Connections::Any(&idle) } else { Connections::New(&idle) };
-        let result = match client.wait(&call, &lease, connections, &excluded, moved_from.is_none()).await {
-            Waited::Ended(result) => result,
-            Waited::Moved(next, reason) => {
-                lease.observation = Observation::moved(reason);
-                lease.member.counters().count(Event::Moved);
-                lease.log_move(reason);
-                let moved_from = Some(lease.index);
-                drop(lease);
-                return Err(AttemptError::Retry(Attempt { client, call, lease: next, earlier, moved_from }));
-            }
-        };
-        let is_undecided = earlier.as_ref().is_some_and(|earlier| earlier.error.is_ambiguous());
-        lease.observation = match &result {
-            // It had only the rest of the time, after another member.
-            Err(MemberError::TimedOut) if moved_from.is_some() || earlier.is_some() => {
-                Observation::no_response(Verdict::Unclear)
-            }
-            // Another member's response will decide, or has shown that the request is at fault.
-            Err(error) if error.is_ambiguous() && (is_undecided || earlier.is_none() && error.is_retryable()) => {
-                Observation::responded(Verdict::Unclear)
-            }
-            result => observation(result),
-        };
-        lease.member.counters().record(&result);
-        let error = match (result, &earlier) {
-            (Ok(completion), earlier) => {
-                client.pool.record_decode();
-                if let Some(earlier) = earlier.as_ref().filter(|_| is_undecided) {
-                    client.pool.judge(earlier.index, &earlier.member, Verdict::Bad);
-                }
-                return Ok(completion);
-            }
-            (Err(error), Some(earlier)) if is_undecided && error.is_ambiguous() => {
-                client.pool.doubt([earlier.index, lease.index]);
-                error
-            }
-            (Err(error), _) => error,
-        };
-        let failed = FailedAttempt { index: lease.index, member: lease.member.clone(), error };
-        drop(lease); // releases the member before another one is chosen
-        match earlier {
-            Some(earlier) => Err(AttemptError::Failed(failed.after(&earlier))),
-            None if !failed.error.is_retryable() => Err(AttemptError::Failed(failed.into())),
-            None => Err(failed.retry(client, call, &excluded, moved_from)),
+/// What the balance learns from the end of an attempt.
+fn observed(result: &Result<Completion, MemberError>, earlier: Option<&FailedAttempt>, was_moved: bool) -> Observation {
+    let is_undecided = earlier.is_some_and(|earlier| earlier.error.is_ambiguous());
+    match result {
+        // It had only the rest of the time, after another member.
+        Err(MemberError::TimedOut) if was_moved || earlier.is_some() => Observation::no_response(Verdict::Unclear),
+        // Another member's response will decide, or has shown that the request is at fault.
+        Err(error) if error.is_ambiguous() && (is_undecided || earlier.is_none() && error.is_retryable()) => {
+            Observation::responded(Verdict::Unclear)
         }
+        result => observation(result),
     }
 }
 
@@ -260,27 +226,14 @@ struct FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// Retries with another member. If there is none, returns this error.
-    fn retry<'a>(
-        self,
-        client: &'a PoolClient,
-        call: Call<'a>,
-        excluded: &[usize],
-        moved_from: Option<usize>,
-    ) -> AttemptError<'a> {
-        let Some(lease) = LeaseGuard::acquire(&client.pool, &call, excluded) else {
-            // The status may be caused by the request. Avoiding the only member because of it would fail all other requests.
-            match self.error {
-                MemberError::Refused(_) => client.pool.judge(self.index, &self.member, Verdict::Good),
-                MemberError::NoResponse { .. } => client.pool.judge(self.index, &self.member, Verdict::Bad),
-                _ => {}
-            }
-            return AttemptError::Failed(self.into());
-        };
-        self.member.counters().count(Event::Retried);
-        let (request_id, runtime) = (call.attribution.id, self.member.name());
-        tracing::warn!(%request_id, runtime, cause = %self.error, "a runtime failed; retrying with another");
-        AttemptError::Retry(Attempt { client, call, lease, earlier: Some(self), moved_from })
+    /// Judges the only member. The status may be caused by the request: avoiding the member because of it would fail all
+    /// other requests.
+    fn judge_alone(&self, pool: &Pool) {
+        match self.error {
+            MemberError::Refused(_) => pool.judge(self.index, &self.member, Verdict::Good),
+            MemberError::NoResponse { .. } => pool.judge(self.index, &self.member, Verdict::Bad),
+            _ => {}
+        }
     }
 
     /// The error to report after two attempts. It has a `Retry-After` only if both members merely lacked capacity.

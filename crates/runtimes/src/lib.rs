@@ -25,7 +25,7 @@ mod supervisor;
 mod url;
 mod watchdog;
 
-pub use client::{Attempt, AttemptError, InferenceError, PoolClient};
+pub use client::{InferenceError, PoolClient};
 pub use counters::FailureCounts;
 pub use key::{RuntimeKey, RuntimeKeyError};
 pub use member::{Attribution, MemberError};

@@ -198,14 +198,6 @@ impl Pool {
         Duration::from_millis(self.timeout.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn membership_version(&self) -> u64 {
-        *self.version.borrow()
-    }
-
-    pub(crate) fn names(&self) -> HashSet<String> {
-        self.active_members().into_iter().map(|(_, member)| member.name().to_owned()).collect()
-    }
-
     /// The smallest context of all members that report one, in tokens.
     pub(crate) fn context(&self) -> Option<usize> {
         let membership = self.membership();

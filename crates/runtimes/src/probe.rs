@@ -48,8 +48,8 @@ impl Pool {
             match tokio::time::timeout(NEXT_MEMBER_DELAY, asked.join_next()).await {
                 Err(_elapsed) => {}
                 Ok(None) => return Err(last_error),
-                Ok(Some(Ok(Ok(probed)))) => {
-                    if probed == Probed::Decoded {
+                Ok(Some(Ok(Ok(has_decoded)))) => {
+                    if has_decoded {
                         self.record_decode();
                     }
                     return Ok(());
@@ -65,21 +65,15 @@ impl Pool {
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Probed {
-    Decoded,
-    /// It reported that it is busy.
-    Saturated,
-}
-
-async fn probe_member(member: Arc<Member>, request: Arc<ChatRequest>) -> Result<Probed, String> {
+/// Whether the member has decoded; false if it reported that it is busy.
+async fn probe_member(member: Arc<Member>, request: Arc<ChatRequest>) -> Result<bool, String> {
     let trace = HeaderMap::new();
     let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
     let (idle, begun) = (IdleConnections::default(), AtomicBool::default());
     match member.complete(Connections::New(&idle), &request, attribution, &begun).await {
-        Ok(_) => Ok(Probed::Decoded),
+        Ok(_) => Ok(true),
         Err(MemberError::PromptTooLong(_) | MemberError::Saturated { .. } | MemberError::NoCapacity { .. }) => {
-            Ok(Probed::Saturated)
+            Ok(false)
         }
         Err(error) => Err(format!("{}: {error}", member.name())),
     }

@@ -72,12 +72,12 @@ pub fn supervise(command: EngineCommand, pool: Arc<Pool>) -> impl Future<Output 
 async fn keep_running(command: EngineCommand, pool: Arc<Pool>) {
     let (mut backoff, mut crashes) = (INITIAL_BACKOFF, 0);
     loop {
-        if FileVersion::from_file(&command.model).is_none() {
+        if file_version(&command.model).is_none() {
             pool.set_availability(Availability::Unconfigured);
             wait_for_change(&command.model, None).await;
         }
         pool.set_availability(Availability::Starting);
-        let version = FileVersion::from_file(&command.model);
+        let version = file_version(&command.model);
         let began = Instant::now();
         let mut has_answered = false;
         let exit = run_once(&command, &pool, &mut has_answered).await;
@@ -197,22 +197,16 @@ fn reason(status: ExitStatus) -> &'static str {
     }
 }
 
-/// Changes when the file is replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileVersion {
-    bytes: u64,
-    modified: SystemTime,
-}
+/// Size and modification time.
+type FileVersion = (u64, SystemTime);
 
-impl FileVersion {
-    fn from_file(file: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
-        Some(Self { bytes: metadata.len(), modified: metadata.modified().ok()? })
-    }
+fn file_version(file: &Path) -> Option<FileVersion> {
+    let metadata = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
+    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 async fn wait_for_change(file: &Path, from: Option<FileVersion>) {
-    while FileVersion::from_file(file).is_none_or(|version| Some(version) == from) {
+    while file_version(file).is_none_or(|version| Some(version) == from) {
         tokio::time::sleep(MODEL_POLL_INTERVAL).await;
     }
 }

@@ -36,7 +36,7 @@ fn pool(urls: &[String]) -> Arc<Pool> {
 async fn complete(client: &PoolClient, number: usize) -> Result<String, InferenceError> {
     let trace = HeaderMap::new();
     let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
-    client.complete(&request(number), attribution).await.map(|completion| completion.text)
+    client.complete(&request(number), attribution, |_| {}).await.map(|completion| completion.text)
 }
 
 /// Polls a request until it was pending `pending` times, or for at most `timeout`, and drops it. Returns whether it

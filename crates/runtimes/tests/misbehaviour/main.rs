@@ -113,7 +113,7 @@ fn ask(client: &Arc<PoolClient>, behaviour: Behaviour, nonce: u64) -> tokio::tas
         let request = ChatRequest::new(messages, Temperature::default(), MaxTokens::default()).unwrap();
         let trace = HeaderMap::new();
         let attribution = Attribution { id: RequestId::now(), key: None, person: None, trace: &trace };
-        match client.complete(&request, attribution).await {
+        match client.complete(&request, attribution, |_| {}).await {
             Ok(completion) if completion.text == text => Outcome::Own,
             Ok(_) => Outcome::Foreign,
             Err(error) => Outcome::Failed(error.to_string()),
