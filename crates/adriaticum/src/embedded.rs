@@ -11,7 +11,7 @@ use std::time::Duration;
 use engine::{
     Address, EmbeddingEngine, Engine, EngineError, Frontend, Listener, ModelError, NoSpeed, Progress, Speed, Trial,
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use runtimes::{EngineCommand, MODEL_ERROR_EXIT_CODE, Pool, PoolSettings, RuntimeUrl, supervise};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -153,7 +153,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
              continue in another role's name"
         );
     }
-    let (choice, speed) = (engine.tuning().choice, engine.tuning().speed);
+    let (choice, speed) = (engine.tuning.choice, engine.tuning.speed);
     if again {
         writeln!(std::io::stdout(), "Chosen: {choice} ({}).", format_speed(&speed))?;
         return Ok(ExitCode::SUCCESS);
@@ -163,7 +163,7 @@ pub(crate) fn run(settings: &Settings, options: EngineOptions) -> Result<ExitCod
         context = engine.context(),
         cells = engine.cells(),
         settings = %choice,
-        computes = engine.placement().map_or_else(|| "the CPU".into(), ToString::to_string),
+        computes = engine.placement.as_ref().map_or_else(|| "the CPU".into(), ToString::to_string),
         tuned = if engine.tuned_now { "just now" } else { "before" },
         "model loaded"
     );
@@ -346,6 +346,14 @@ impl Progress for LoadProgress {
             None if self.tune_only => print(),
             Some(_) => tracing::debug!(settings = %choice, %speed, "tried"),
             None => tracing::info!(settings = %choice, %speed, "tried"),
+        }
+    }
+
+    fn converting(&mut self, bytes: u64) {
+        let bytes = DecimalBytes(bytes);
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("Converting the weights ({bytes})")),
+            None => tracing::info!(%bytes, "converting the weights, to try them in another form"),
         }
     }
 }

@@ -132,10 +132,6 @@ impl PrefixCache {
         paths.sum::<usize>() + self.running.values().map(|running| running.tail.len()).sum::<usize>()
     }
 
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
     /// Starts a sequence and reserves cells for its prompt and completion. `None` if there are not enough now.
     pub(crate) fn start(
         &mut self,

@@ -40,24 +40,16 @@ const ATTENTION_ON_GPU: f64 = 1.5;
 /// A loaded and tuned model.
 pub struct Engine {
     pub(crate) settings: Settings,
-    pub(crate) placement: Option<Placement>,
+    /// Which layers are on which GPUs; `None` without GPUs.
+    pub placement: Option<Placement>,
     pub(crate) model: Arc<Model>,
     pub(crate) template: ChatTemplate,
-    pub(crate) tuning: Tuning,
+    pub tuning: Tuning,
     /// Whether the model was tuned during this start.
     pub tuned_now: bool,
 }
 
 impl Engine {
-    /// Which layers are on which GPUs; `None` without GPUs.
-    pub fn placement(&self) -> Option<&Placement> {
-        self.placement.as_ref()
-    }
-
-    pub fn tuning(&self) -> &Tuning {
-        &self.tuning
-    }
-
     /// How well the model predicts a text; lower is better.
     pub fn perplexity(&self, text: &str) -> Result<f64, PerplexityError> {
         perplexity::perplexity(&self.model, self.tuning.choice, text)
@@ -65,7 +57,7 @@ impl Engine {
 
     /// Roles whose messages end by text alone in a prompt, as a list for people. `None` for most models.
     pub fn unmarked_roles(&self) -> Option<String> {
-        let roles: Vec<_> = self.template.unmarked_roles().iter().map(|role| role.as_str()).collect();
+        let roles: Vec<_> = self.template.unmarked_roles.iter().map(|role| role.as_str()).collect();
         (!roles.is_empty()).then(|| roles.join(", "))
     }
 
@@ -84,7 +76,7 @@ impl Engine {
         let in_memory = || {
             let context = self.model.context();
             // A quarter of the free memory, but at least enough for one whole conversation of up to 4,096 tokens.
-            let affordable = (free_memory() / 4) as usize / self.model.cell_bytes().max(1);
+            let affordable = (free_memory() / 4) as usize / self.model.cell_bytes.max(1);
             affordable.clamp(context.min(4096), DEFAULT_MAX_CELLS.max(context))
         };
         let wanted = self.settings.cells.unwrap_or_else(|| match &self.placement {
@@ -131,7 +123,7 @@ impl Engine {
         let seconds_per_token = 1.0 / self.tuning.speed.prompt;
         let of_heads = |seconds: f64| SECONDS_PER_MASK_ENTRY + self.model.heads_per_cell() as f64 * seconds;
         let seconds_per_hidden_cell = match self.tuning.choice.attention {
-            _ if self.model.is_on_gpu() => ATTENTION_ON_GPU * self.model.attention_per_cell() * seconds_per_token,
+            _ if self.model.is_on_gpu => ATTENTION_ON_GPU * self.model.attention_per_cell() * seconds_per_token,
             Attention::Own => of_heads(SECONDS_PER_HIDDEN_CELL),
             Attention::Library => of_heads(SECONDS_PER_HIDDEN_CELL_OF_LIBRARY),
         };

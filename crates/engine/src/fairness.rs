@@ -304,7 +304,7 @@ impl World {
         let job = Unfinished { id, bytes_left: self.asked[id].bytes, is_rendered: false };
         match self.rule {
             Tokenizing::InTurns => {
-                if let Some(rejected) = self.turns.push(tag, job) {
+                if let Some(rejected) = self.turns.queue.push(tag, job) {
                     self.refuse(rejected.id);
                 }
             }
@@ -343,7 +343,7 @@ impl World {
         let asked = &self.asked;
         let job = match self.rule {
             Tokenizing::InTurns => {
-                self.turns.remove_if(|job| asked[job.id].is_over);
+                self.turns.queue.remove_if(|job| asked[job.id].is_over);
                 self.turns.take().map(|(_, job)| job)
             }
             Tokenizing::InOrder => {
@@ -376,7 +376,7 @@ impl World {
         } else if tokens >= MAX_COUNTED_CONTEXTS * CONTEXT || (job.bytes_left == 0 && prompt.is_empty()) {
             self.end(job.id); // a 400
         } else if job.bytes_left > 0 {
-            self.turns.put_back(tag, job);
+            self.turns.queue.put_back(tag, job);
         } else {
             self.inbox.push(job.id);
         }

@@ -8,7 +8,7 @@ use chat::Role;
 use fuzzer::{Target, magnitude};
 
 use crate::cache::Token;
-use crate::jinja::{Conversation, Jinja};
+use crate::jinja::Jinja;
 use crate::markup::{ControlToken, Marks, Markup, Piece};
 use crate::template::alternating_roles;
 
@@ -96,9 +96,7 @@ impl Family {
     fn pieces(&self, jinja: &Jinja, markup: &Markup, messages: &[(Role, String)]) -> Option<Vec<Piece>> {
         let marks = Marks::absent_from(messages.iter().map(|(_, content)| content.as_str()));
         let guarded: Vec<_> = messages.iter().map(|(role, content)| (*role, markup.guard(content, marks))).collect();
-        let (begin, end) = (self.tokens[0], self.tokens[1]);
-        let render = |messages: &[(Role, String)]| jinja.render(&Conversation { messages, begin, end });
-        let rendered = render(&guarded).or_else(|_| render(&alternating_roles(guarded))).ok()?;
+        let rendered = jinja.render(&guarded).or_else(|_| jinja.render(&alternating_roles(guarded))).ok()?;
         let as_written = |piece| match piece {
             Piece::Text(text) => Piece::Text(marks.without_marks(&text).unwrap_or(text)),
             control => control,
@@ -150,10 +148,10 @@ fn templates() {
         "\u{10FFFD}", "</think>",
     ];
     let plain = ["What is the capital of France?\u{1e}Paris.\u{1e}And of Spain?", "\u{1}\u{1e}  x  \u{1e}\u{1e}y"];
-    let made: Vec<_> = FAMILIES
-        .iter()
-        .map(|family| (family, Jinja::compile(family.template).expect("a valid template"), family.markup()))
-        .collect();
+    let compile = |Family { template, tokens, .. }: &Family| {
+        Jinja::compile(template, tokens[0].into(), tokens[1].into()).expect("a valid template")
+    };
+    let made: Vec<_> = FAMILIES.iter().map(|family| (family, compile(family), family.markup())).collect();
     let target =
         Target::new("chat templates").corpus(corpus).corpus(plain).dictionary(words).dictionary(odd).max_bytes(2_000);
     target.run_text(|text| {

@@ -93,17 +93,6 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Why no GPU is used although `engine.gpu` allows one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotUsed {
-    #[error("engine.gpu is {0}, but there is no GPU")]
-    NoGpu(String),
-    #[error("engine.gpu is {wanted}, but the available GPUs are {}", .there.join(", "))]
-    NoSuchDevice { wanted: String, there: Vec<String> },
-    #[error("no layer of the model fits into the free memory of {0}")]
-    NotEnoughMemory(String),
-}
-
 /// The properties of a model that its placement depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModelSize {
@@ -121,7 +110,7 @@ pub(crate) struct ModelSize {
 
 impl ModelSize {
     /// With its weights in another form.
-    fn in_form(self, form: WeightsForm) -> Self {
+    pub(crate) fn in_form(self, form: WeightsForm) -> Self {
         let bytes_of_32 = match form {
             WeightsForm::Q8_0 => 34,
             WeightsForm::Bf16 => 64,
@@ -129,16 +118,13 @@ impl ModelSize {
         Self { bytes: self.parameters * bytes_of_32 / 32, ..self }
     }
 
-    /// With 16 bits per weight, if that may be faster: not where reading weights takes most of the time. Nothing is lost:
-    /// weights of at most 8 bits were rounded more.
+    /// With 16 bits per weight, unless it has them. Nothing is lost: weights of at most 8 bits were rounded more.
     fn in_16_bits(self) -> Option<Self> {
         let wide = self.in_form(WeightsForm::Bf16);
-        (wide.bytes <= MAX_WIDE && self.bytes < wide.bytes / 3 * 2).then_some(wide)
+        (self.bytes < wide.bytes / 3 * 2).then_some(wide)
     }
 }
 
-/// The largest copy in 16 bits that is tried, in bytes.
-const MAX_WIDE: u64 = 1 << 30;
 /// Memory of a card that is left to other programs, such as the display's.
 const MIN_LEFT: u64 = 256 << 20;
 const LEFT_FRACTION: u64 = 16;
@@ -154,26 +140,27 @@ const MIN_CELLS: usize = 4096;
 const LEAST_CELLS: usize = 1024;
 
 /// Decides how many layers of a model go to which GPUs, and in which form. `None` if there is no GPU, or none is to be
-/// used.
+/// used; an error says why none is used although `engine.gpu` allows one.
 pub(crate) fn place(
     choice: &GpuChoice,
     cards: &[Card],
     model: ModelSize,
     weights: WeightsChoice,
-) -> Result<Option<Placement>, NotUsed> {
+) -> Result<Option<Placement>, String> {
     if let Some(form) = weights.wanted_form() {
         return place_as_it_is(choice, cards, model.in_form(form));
     }
+    let placed = place_as_it_is(choice, cards, model)?;
     let wide = model.in_16_bits().filter(|_| weights == WeightsChoice::Auto);
-    match wide.map(|wide| place_as_it_is(choice, cards, wide)) {
-        Some(Ok(Some(placed))) if placed.is_whole() => {
-            Ok(Some(Placement { tried_form: Some(WeightsForm::Bf16), ..placed }))
+    match (wide.map(|wide| place_as_it_is(choice, cards, wide)), placed) {
+        (Some(Ok(Some(wide))), Some(placed)) if wide.is_whole() && wide.max_cells == placed.max_cells => {
+            Ok(Some(Placement { tried_form: Some(WeightsForm::Bf16), ..wide }))
         }
-        _ => place_as_it_is(choice, cards, model),
+        (_, placed) => Ok(placed),
     }
 }
 
-fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
+fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, String> {
     let cards: Vec<Card> = match choice {
         GpuChoice::Off => return Ok(None),
         GpuChoice::Auto | GpuChoice::Layers(_) => cards.to_vec(),
@@ -181,11 +168,11 @@ fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Resul
             let named = cards.iter().filter(|card| card.name.eq_ignore_ascii_case(name)).cloned();
             let named: Vec<_> = named.collect();
             if cards.is_empty() {
-                return Err(NotUsed::NoGpu(name.clone()));
+                return Err(format!("engine.gpu is {name}, but there is no GPU"));
             }
             if named.is_empty() {
-                let there = cards.iter().map(|card| card.name.clone()).collect();
-                return Err(NotUsed::NoSuchDevice { wanted: name.clone(), there });
+                let available: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
+                return Err(format!("engine.gpu is {name}, but the available GPUs are {}", available.join(", ")));
             }
             named
         }
@@ -211,7 +198,7 @@ fn place_as_it_is(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Resul
     };
     if layers == 0 {
         let cards: Vec<_> = cards.iter().map(ToString::to_string).collect();
-        return Err(NotUsed::NotEnoughMemory(cards.join(" and ")));
+        return Err(format!("no layer of the model fits into the free memory of {}", cards.join(" and ")));
     }
     let part = |whole: u64| (whole * u64::from(layers)).div_ceil(u64::from(all_layers));
     let cells = usable.saturating_sub(part(model.bytes)) / part(model.cell_bytes).max(1);
@@ -269,19 +256,19 @@ mod tests {
         vocabulary: 49_152,
     };
 
-    fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, NotUsed> {
+    fn place(choice: &GpuChoice, cards: &[Card], model: ModelSize) -> Result<Option<Placement>, String> {
         super::place(choice, cards, model, WeightsChoice::File)
     }
 
     #[test]
-    fn small_models_are_tried_in_16_bits_where_there_is_room() {
+    fn models_are_tried_in_16_bits_where_there_is_room() {
         let tried = |free, model, weights| {
             let placed = super::place(&GpuChoice::Auto, &[card("CUDA0", free, 8 * GIB)], model, weights);
             placed.unwrap().unwrap().tried_form
         };
         assert_eq!(tried(7 * GIB, SMALL, WeightsChoice::Auto), Some(WeightsForm::Bf16));
         assert_eq!(tried(7 * GIB, SMALL, WeightsChoice::File), None);
-        assert_eq!(tried(7 * GIB, LARGE, WeightsChoice::Auto), None, "reading it takes most of the time");
+        assert_eq!(tried(7 * GIB, LARGE, WeightsChoice::Auto), None, "it would leave room for fewer cells");
         let is_wide = ModelSize { bytes: 2 * SMALL.parameters, ..SMALL };
         assert_eq!(tried(7 * GIB, is_wide, WeightsChoice::Auto), None, "it has 16 bits already");
         // The free memory: the part left to other programs, scratch memory and scores, cells, and some of the weights.
@@ -312,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_card_without_free_memory_is_not_used_and_the_reason_is_reported() {
-        let reason = place(&GpuChoice::Auto, &[card("CUDA0", GIB / 4, 8 * GIB)], LARGE).unwrap_err().to_string();
+        let reason = place(&GpuChoice::Auto, &[card("CUDA0", GIB / 4, 8 * GIB)], LARGE).unwrap_err();
         assert_eq!(reason, "no layer of the model fits into the free memory of A card (CUDA0, 0.2 of 8.0 GiB free)");
     }
 
@@ -321,9 +308,9 @@ mod tests {
         let two = [card("CUDA0", 8 * GIB, 8 * GIB), card("CUDA1", 8 * GIB, 8 * GIB)];
         let named = |name: &str| place(&GpuChoice::Device(name.into()), &two, SMALL);
         assert_eq!(named("cuda1").unwrap().unwrap().cards, [two[1].clone()]);
-        let unknown = named("Vulkan0").unwrap_err().to_string();
+        let unknown = named("Vulkan0").unwrap_err();
         assert_eq!(unknown, "engine.gpu is Vulkan0, but the available GPUs are CUDA0, CUDA1");
-        let none = place(&GpuChoice::Device("CUDA0".into()), &[], SMALL).unwrap_err().to_string();
+        let none = place(&GpuChoice::Device("CUDA0".into()), &[], SMALL).unwrap_err();
         assert_eq!(none, "engine.gpu is CUDA0, but there is no GPU");
     }
 

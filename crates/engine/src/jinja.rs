@@ -23,8 +23,11 @@ const MAX_MARKUP_BYTES: usize = 1 << 20;
 pub(crate) struct Jinja(Environment<'static>);
 
 impl Jinja {
-    pub(crate) fn compile(template: &str) -> Result<Self, Error> {
+    /// `begin` and `end` are the texts of the tokens that begin and end a sequence.
+    pub(crate) fn compile(template: &str, begin: String, end: String) -> Result<Self, Error> {
         let mut environment = Environment::new();
+        environment.add_global("bos_token", begin);
+        environment.add_global("eos_token", end);
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(MAX_STEPS));
@@ -40,8 +43,7 @@ impl Jinja {
     }
 
     /// Renders a conversation, up to where the completion begins.
-    pub(crate) fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
-        let Conversation { messages, begin, end } = *conversation;
+    pub(crate) fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {
         let bytes: usize = messages.iter().map(|(_, content)| content.len()).sum();
         let messages: Vec<Value> = messages
             .iter()
@@ -56,8 +58,6 @@ impl Jinja {
             // A completion of at most 512 tokens is too short for reasoning.
             enable_thinking => false,
             reasoning_effort => "low",
-            bos_token => begin,
-            eos_token => end,
         };
         let mut bounded = Bounded { text: Vec::new(), left: Some(2 * bytes + MAX_MARKUP_BYTES) };
         let rendered = self.0.get_template(TEMPLATE)?.render_captured_to(context, &mut bounded).map(drop);
@@ -67,15 +67,6 @@ impl Jinja {
         rendered?;
         String::from_utf8(bounded.text).map_err(|_| Error::new(ErrorKind::WriteFailure, "it does not write text"))
     }
-}
-
-/// What a template is rendered with.
-#[derive(Clone, Copy)]
-pub(crate) struct Conversation<'a> {
-    pub(crate) messages: &'a [(Role, String)],
-    /// The texts of the tokens that begin and end a sequence.
-    pub(crate) begin: &'a str,
-    pub(crate) end: &'a str,
 }
 
 /// A text of bounded length.
@@ -197,9 +188,8 @@ mod tests {
 
     fn rendered(template: &str, messages: &[(Role, &str)]) -> Result<String, String> {
         let messages: Vec<_> = messages.iter().map(|(role, content)| (*role, (*content).to_owned())).collect();
-        let conversation = Conversation { messages: &messages, begin: "<s>", end: "</s>" };
-        let jinja = Jinja::compile(template).map_err(|error| error.to_string())?;
-        jinja.render(&conversation).map_err(|error| format!("{error:#}"))
+        let jinja = Jinja::compile(template, "<s>".into(), "</s>".into()).map_err(|error| error.to_string())?;
+        jinja.render(&messages).map_err(|error| format!("{error:#}"))
     }
 
     const HELLO: [(Role, &str); 2] = [(Role::System, "Be <brief>."), (Role::User, "Grüezi!")];

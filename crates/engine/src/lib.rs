@@ -113,6 +113,8 @@ pub trait Progress {
     /// A trial begins: `done` of `all` have been timed.
     fn trying(&mut self, done: usize, all: usize);
     fn tried(&mut self, trial: &Trial);
+    /// The weights are being written in another form.
+    fn converting(&mut self, bytes: u64);
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -52,20 +52,13 @@ impl Engine {
         };
         let unwritable = |error| EngineError::Tuning(settings.data_dir.display().to_string(), error);
         let mut file = TuningFile::read(&settings.data_dir);
-        let key = match file.key(&settings.model, settings.options(placement.as_ref())) {
-            Ok(key) => key,
-            Err(error) => return Err(ModelError::Unreadable(settings.model.display().to_string(), error).into()),
-        };
+        let key = Key::new(&settings.model, settings.options(placement.as_ref()))
+            .map_err(|error| ModelError::Unreadable(settings.model.display().to_string(), error))?;
         let kept =
             file.find(&key).filter(|kept| !again && kept.copy.as_ref().is_none_or(Converted::is_intact)).cloned();
         let tuned_now = kept.is_none();
         let ((model, template), tuning) = match kept {
             Some(tuning) => {
-                if *tuning.key() != key
-                    && let Err(error) = file.store(tuning.clone().with_key(key))
-                {
-                    tracing::warn!(%error, "the whole model will be read at each start");
-                }
                 let path = tuning.copy.as_ref().map_or(&settings.model, |copy| &copy.path);
                 (load(path)?, tuning)
             }
@@ -116,20 +109,25 @@ fn tune(
     load: &dyn Fn(&Path) -> Result<Loaded, ModelError>,
     progress: &Mutex<impl Progress>,
 ) -> Result<(Loaded, Tuning), EngineError> {
-    if let Some(form) = key.options().weights.wanted_form() {
-        let copy = Converted::make(&settings.model, &settings.data_dir, form).map_err(EngineError::Weights)?;
+    let make = |form| {
+        let bytes = Model::size(&settings.model).map_err(std::io::Error::other)?.in_form(form).bytes;
+        progress.lock().converting(bytes);
+        Converted::make(&settings.model, &settings.data_dir, form, bytes)
+    };
+    if let Some(form) = key.options.weights.wanted_form() {
+        let copy = make(form).map_err(EngineError::Weights)?;
         let loaded = load(&copy.path)?;
         loaded.0.try_cells()?;
         let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
-        return Ok((loaded, tuning.with_copy(Some(copy))));
+        return Ok((loaded, Tuning { copy: Some(copy), ..tuning }));
     }
     let loaded = load(&settings.model)?;
     loaded.0.try_cells()?;
     let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
-    let Some(tried) = tried.filter(|_| tuning.key().options().weights == WeightsChoice::Auto) else {
+    let Some(tried) = tried.filter(|_| tuning.key.options.weights == WeightsChoice::Auto) else {
         return Ok((loaded, tuning));
     };
-    let copy = match Converted::make(&settings.model, &settings.data_dir, tried) {
+    let copy = match make(tried) {
         Ok(copy) => copy,
         Err(error) => {
             tracing::warn!(%error, "the weights were not tried in another form"); // for example into a read-only folder
@@ -138,7 +136,7 @@ fn tune(
     };
     let copied = load(&copy.path);
     match copied.map(|copied| (tuning::with_faster(&copied.0, &tuning), copied)) {
-        Ok((Some(faster), copied)) => Ok((copied, faster.with_copy(Some(copy)))),
+        Ok((Some(faster), copied)) => Ok((copied, Tuning { copy: Some(copy), ..faster })),
         _ => {
             copy.remove();
             Ok((loaded, tuning))

@@ -60,11 +60,11 @@ pub(crate) struct Model {
     /// Dropped after the model.
     _weights: WeightsGuard,
     /// For error messages.
-    file: String,
+    pub(crate) file: String,
     /// The size of a cell in all layers, at 16 bits per number.
-    cell_bytes: usize,
-    /// Whether all layers are on GPUs.
-    is_on_gpu: bool,
+    pub(crate) cell_bytes: usize,
+    /// Whether all layers are on GPUs, so that the CPUs only sample.
+    pub(crate) is_on_gpu: bool,
     /// Whether some layers see only the last tokens.
     has_window: bool,
     /// Whether the weights in our form fit into memory.
@@ -135,16 +135,6 @@ impl Model {
         Ok(Self { llama, _weights, file, cell_bytes, is_on_gpu: false, has_window, has_room })
     }
 
-    /// Whether the CPUs only sample.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        self.is_on_gpu
-    }
-
-    /// For error messages.
-    pub(crate) fn file(&self) -> &str {
-        &self.file
-    }
-
     /// The name in its metadata, or else the file's.
     pub(crate) fn name(&self) -> String {
         name_of(&self.llama, &self.file)
@@ -153,11 +143,6 @@ impl Model {
     /// The context length that it was trained with, in tokens.
     pub(crate) fn context(&self) -> usize {
         self.llama.n_ctx_train() as usize
-    }
-
-    /// The size of a cell in all layers, at 16 bits per number.
-    pub(crate) fn cell_bytes(&self) -> usize {
-        self.cell_bytes
     }
 
     /// Tries the cell operations that serving needs, before a first tuning: two sequences share a beginning, and one is

@@ -4,8 +4,6 @@
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -98,23 +96,6 @@ pub(crate) struct Request<R> {
     pub(crate) payload: R,
 }
 
-/// Why a request was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DropReason {
-    QueueFull,
-    DeadlinePassed,
-    /// The client no longer waits for the response.
-    Disconnected,
-}
-
-pub(crate) struct Finished<R> {
-    pub(crate) payload: R,
-    pub(crate) reason: FinishReason,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) shared_tokens: usize,
-    pub(crate) completion_tokens: usize,
-}
-
 /// One token of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchEntry {
@@ -136,14 +117,15 @@ pub(crate) struct Step {
     prompt_tokens: usize,
 }
 
-struct RunningRequest<R> {
+pub(crate) struct RunningRequest<R> {
     sequence: Sequence,
-    payload: R,
+    pub(crate) payload: R,
     tag: Tag,
-    prompt: usize,
-    shared: usize,
+    /// In tokens, as the following.
+    pub(crate) prompt: usize,
+    pub(crate) shared: usize,
     max_tokens: usize,
-    generated: usize,
+    pub(crate) generated: usize,
     drafts: Drafts,
     /// Whether the last batch had a draft for this request.
     has_draft: bool,
@@ -177,7 +159,6 @@ pub(crate) struct Scheduler<R> {
     cache: PrefixCache,
     queue: FairQueue<Request<R>>,
     running: Vec<RunningRequest<R>>,
-    in_flight: InFlight,
     /// Prompt tokens that were computed for each person and key. The next chunk belongs to those with the fewest, so that a
     /// short prompt does not wait for all the long ones of others that started before it.
     prompt_charges: Charges,
@@ -203,39 +184,6 @@ struct Drafted {
     generated: usize,
 }
 
-/// Running requests, by person and by key.
-#[derive(Default)]
-struct InFlight {
-    people: HashMap<Arc<str>, usize>,
-    keys: HashMap<Tag, usize>,
-}
-
-impl InFlight {
-    fn count(&self, tag: &Tag) -> (usize, usize) {
-        let count = |found: Option<&usize>| found.copied().unwrap_or(0);
-        (count(self.people.get(&tag.person)), count(self.keys.get(tag)))
-    }
-
-    fn add(&mut self, tag: &Tag) {
-        *self.people.entry(tag.person.clone()).or_default() += 1;
-        *self.keys.entry(tag.clone()).or_default() += 1;
-    }
-
-    fn remove(&mut self, tag: &Tag) {
-        decrement(&mut self.people, &tag.person);
-        decrement(&mut self.keys, tag);
-    }
-}
-
-fn decrement<Party: Eq + Hash>(counts: &mut HashMap<Party, usize>, party: &Party) {
-    if let Some(count) = counts.get_mut(party) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(party);
-        }
-    }
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     pub(crate) waiting: usize,
@@ -252,7 +200,6 @@ impl<R> Scheduler<R> {
             cache: PrefixCache::new(limits.cells, limits.sequences),
             queue: FairQueue::new(limits.max_queued),
             running: Vec::new(),
-            in_flight: InFlight::default(),
             prompt_charges: Charges::default(),
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
@@ -303,33 +250,19 @@ impl<R> Scheduler<R> {
             running: self.running.len(),
             cells_used: self.cache.used(),
             cells_shared: self.cache.shared(),
-            cells: self.cache.capacity(),
+            cells: self.limits.cells,
         }
     }
 
     /// Drops requests whose client has disconnected, and queued ones whose deadline has passed.
-    pub(crate) fn sweep(
-        &mut self,
-        now: Instant,
-        is_disconnected: impl Fn(&R) -> bool,
-    ) -> (Vec<CellOp>, Vec<(R, DropReason)>) {
+    pub(crate) fn sweep(&mut self, now: Instant, is_disconnected: impl Fn(&R) -> bool) -> (Vec<CellOp>, Vec<R>) {
         let mut ops = Vec::new();
         let over = self.queue.remove_if(|request| is_disconnected(&request.payload) || request.deadline <= now);
-        let mut dropped: Vec<_> = over
-            .into_iter()
-            .map(|request| {
-                let why = if is_disconnected(&request.payload) {
-                    DropReason::Disconnected
-                } else {
-                    DropReason::DeadlinePassed
-                };
-                (request.payload, why)
-            })
-            .collect();
+        let mut dropped: Vec<_> = over.into_iter().map(|request| request.payload).collect();
         let mut at = 0;
         while let Some(running) = self.running.get(at) {
             if is_disconnected(&running.payload) {
-                dropped.push((self.end(at, &mut ops).payload, DropReason::Disconnected));
+                dropped.push(self.end(at, &mut ops).payload);
             } else {
                 at += 1;
             }
@@ -367,8 +300,8 @@ impl<R> Scheduler<R> {
         for (tag, tokens) in charges {
             self.prompt_charges.charge(&tag, tokens);
         }
-        let people = &self.in_flight.people;
-        self.prompt_charges.forget_others(people.len(), |person| people.contains_key(person));
+        let is_running = |person: &Arc<str>| self.running.iter().any(|running| running.tag.person == *person);
+        self.prompt_charges.forget_others(self.running.len(), is_running);
         step.prompt_tokens = step.batch.len();
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
@@ -431,13 +364,13 @@ impl<R> Scheduler<R> {
     }
 
     /// Adds the sampled token to a sequence; `end` if it is an end-of-generation token. Returns the request if it has
-    /// finished.
+    /// finished, and why.
     pub(crate) fn generated(
         &mut self,
         sequence: Sequence,
         token: Token,
         end: bool,
-    ) -> (Vec<CellOp>, Option<Finished<R>>) {
+    ) -> (Vec<CellOp>, Option<(RunningRequest<R>, FinishReason)>) {
         let mut ops = Vec::new();
         let Some(at) = self.running.iter().position(|running| running.sequence == sequence) else { return (ops, None) };
         let running = &mut self.running[at];
@@ -456,14 +389,7 @@ impl<R> Scheduler<R> {
         };
         let running = self.end(at, &mut ops);
         self.mean_completion += (running.generated as f64 - self.mean_completion) * NEWEST_COMPLETION;
-        let finished = Finished {
-            payload: running.payload,
-            reason,
-            prompt_tokens: running.prompt,
-            shared_tokens: running.shared,
-            completion_tokens: running.generated,
-        };
-        (ops, Some(finished))
+        (ops, Some((running, reason)))
     }
 
     /// Ends a sequence without a completion.
@@ -479,10 +405,10 @@ impl<R> Scheduler<R> {
     }
 
     fn admit_one(&mut self, ops: &mut Vec<CellOp>) -> bool {
-        let in_flight = &self.in_flight;
-        let Some((tag, request)) = self.queue.peek(|tag| in_flight.count(tag)) else {
+        if self.running.len() >= self.limits.max_running {
             return false;
-        };
+        }
+        let Some((tag, request)) = self.queue.peek(|tag| self.in_flight(tag)) else { return false };
         if !self.may_start(tag, request) {
             return false;
         }
@@ -494,7 +420,6 @@ impl<R> Scheduler<R> {
             self.prefix_ttl = (self.prefix_ttl * TTL_AFTER_REUSE).min(self.limits.max_prefix_ttl);
         }
         self.reserved_cells += request.prompt.len() + request.max_tokens;
-        self.in_flight.add(&tag);
         self.running.push(RunningRequest {
             sequence: started.sequence,
             payload: request.payload,
@@ -509,14 +434,20 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// No person alone gets the last quarter of slots and cells, so that another person can start immediately, and no person
+    /// Given a free slot: no person alone gets the last quarter of slots and cells, so that another person can start immediately, and no person
     /// alone crowds the cache. But everyone may have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
-        let (own, _) = self.in_flight.count(tag);
+        let (own, _) = self.in_flight(tag);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;
         let (slots, cells) = (self.limits.max_running, self.limits.cells);
         let has_room = || own < slots - slots / 4 && needed <= cells - cells / 4 && !self.is_crowded();
-        self.running.len() < slots && (own == 0 || has_room())
+        own == 0 || has_room()
+    }
+
+    /// The running requests of a tag's person, and of its key.
+    fn in_flight(&self, tag: &Tag) -> (usize, usize) {
+        let of_person = self.running.iter().filter(|running| running.tag.person == tag.person);
+        (of_person.clone().count(), of_person.filter(|running| running.tag == *tag).count())
     }
 
     /// Whether a further request in parallel would cost more time than it saves.
@@ -547,7 +478,6 @@ impl<R> Scheduler<R> {
         let running = self.running.remove(at);
         self.reserved_cells -= running.prompt + running.max_tokens;
         self.cache.finish(running.sequence, ops);
-        self.in_flight.remove(&running.tag);
         running
     }
 }

@@ -8,7 +8,7 @@ use minijinja::Error;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cache::Token;
-use crate::jinja::{Conversation, Jinja};
+use crate::jinja::Jinja;
 use crate::markup::{Marks, Markup, Piece};
 use crate::model::{Model, ModelError};
 use crate::reasoning::Reasoning;
@@ -23,11 +23,9 @@ pub(crate) struct ChatTemplate {
     tokenizes_words: bool,
     /// The token that a prompt must begin with, if any.
     first_token: Option<Token>,
-    begin: String,
-    end: String,
-    /// Roles whose end only text marks, so that their messages can forge another role.
-    unmarked: Vec<Role>,
-    reasoning: Reasoning,
+    /// Roles whose end is marked by text alone, so that a message can continue in another role's name.
+    pub(crate) unmarked_roles: Vec<Role>,
+    pub(crate) reasoning: Reasoning,
 }
 
 /// Longer texts are tokenized in parts, because some vocabularies split a text into words by a regular expression that
@@ -67,10 +65,10 @@ impl ChatTemplate {
     /// Compiles the model's template, and renders short conversations to learn how it marks roles and reasoning.
     pub(crate) fn new(model: Arc<Model>) -> Result<Self, ModelError> {
         let source = model.template()?;
-        let bad = |reason: String| ModelError::BadTemplate(model.file().to_owned(), reason);
+        let bad = |reason: String| ModelError::BadTemplate(model.file.clone(), reason);
         let markup = Markup::new(model.control_tokens(&source)).map_err(|error| bad(error.to_string()))?;
-        let jinja = Jinja::compile(&source).map_err(|error| bad(error.to_string()))?;
         let (begin, end) = model.begin_and_end();
+        let jinja = Jinja::compile(&source, begin, end).map_err(|error| bad(error.to_string()))?;
         let mut template = Self {
             longest_token: model.longest_token(),
             tokenizes_words: model.tokenizes_words(),
@@ -78,9 +76,7 @@ impl ChatTemplate {
             model: model.clone(),
             jinja,
             markup,
-            begin,
-            end,
-            unmarked: Vec::new(),
+            unmarked_roles: Vec::new(),
             reasoning: Reasoning::No,
         };
         let said = |role, content: &str| (role, content.to_owned());
@@ -88,22 +84,14 @@ impl ChatTemplate {
         let roles = [Role::System, Role::User, Role::Assistant, Role::User];
         let messages: Vec<_> = roles.into_iter().zip(turns).map(|(role, content)| said(role, content)).collect();
         let rendered = with_memory_bound(|| {
-            let hello = template.render(&[said(Role::User, "Hello!")])?;
+            let hello = template.jinja.render(&[said(Role::User, "Hello!")])?;
             Ok((hello, template.render_or_rewrite(messages)?))
         });
         let (hello, rendered) = rendered.map_err(|error: Error| bad(error.to_string()))?;
         template.reasoning = Reasoning::from_template(&source, &hello);
-        template.unmarked = template.markup.unmarked_ends(&rendered, &turns).into_iter().map(|at| roles[at]).collect();
+        let unmarked = template.markup.unmarked_ends(&rendered, &turns);
+        template.unmarked_roles = unmarked.into_iter().map(|at| roles[at]).collect();
         Ok(template)
-    }
-
-    /// Roles whose end is marked by text alone, so that a message can continue in another role's name.
-    pub(crate) fn unmarked_roles(&self) -> &[Role] {
-        &self.unmarked
-    }
-
-    pub(crate) fn reasoning(&self) -> Reasoning {
-        self.reasoning
     }
 
     /// A lower bound of a conversation's tokens, by its size alone.
@@ -180,11 +168,8 @@ impl ChatTemplate {
 
     /// Some templates have no system role, or require alternating roles. For these the conversation is rewritten.
     fn render_or_rewrite(&self, messages: Vec<(Role, String)>) -> Result<String, Error> {
-        self.render(&messages).or_else(|refusal| self.render(&alternating_roles(messages)).map_err(|_| refusal))
-    }
-
-    fn render(&self, messages: &[(Role, String)]) -> Result<String, Error> {
-        self.jinja.render(&Conversation { messages, begin: &self.begin, end: &self.end })
+        let rendered = self.jinja.render(&messages);
+        rendered.or_else(|refusal| self.jinja.render(&alternating_roles(messages)).map_err(|_| refusal))
     }
 }
 

@@ -37,7 +37,7 @@ const MAX_PATIENCE: Duration = Duration::from_secs(16);
 
 pub(crate) struct Threads {
     max: usize,
-    now: usize,
+    pub(crate) now: usize,
     /// Since the last change.
     passed: Duration,
     patience: Duration,
@@ -46,10 +46,6 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn new(max: usize) -> Self {
         Self { max, now: max, passed: Duration::ZERO, patience: MIN_PATIENCE }
-    }
-
-    pub(crate) fn now(&self) -> usize {
-        self.now
     }
 
     /// Takes a measurement into account and returns the number of threads from now on.
@@ -103,7 +99,7 @@ mod tests {
 
     fn run(threads: &mut Threads, cpus: usize, others: usize, windows: usize) {
         for _ in 0..windows {
-            let sample = measured(cpus, others, threads.now());
+            let sample = measured(cpus, others, threads.now);
             threads.observe(&sample);
         }
     }
@@ -112,13 +108,13 @@ mod tests {
     fn one_busy_process_gets_a_cpu_to_itself_and_gives_it_back() {
         let mut threads = Threads::new(2);
         run(&mut threads, 2, 0, 100);
-        assert_eq!(threads.now(), 2);
+        assert_eq!(threads.now, 2);
         run(&mut threads, 2, 1, 2);
-        assert_eq!(threads.now(), 1);
+        assert_eq!(threads.now, 1);
         run(&mut threads, 2, 1, 1000);
-        assert_eq!(threads.now(), 1);
+        assert_eq!(threads.now, 1);
         run(&mut threads, 2, 0, 20);
-        assert_eq!(threads.now(), 2);
+        assert_eq!(threads.now, 2);
     }
 
     #[test]
@@ -144,10 +140,10 @@ mod tests {
             let mut threads = Threads::new(cpus);
             for (others, windows) in loads {
                 run(&mut threads, cpus, others, windows);
-                prop_assert!((1..=cpus).contains(&threads.now()));
+                prop_assert!((1..=cpus).contains(&threads.now));
             }
             run(&mut threads, cpus, 0, 2 * (MAX_PATIENCE.as_millis() / WINDOW.as_millis()) as usize);
-            prop_assert_eq!(threads.now(), cpus);
+            prop_assert_eq!(threads.now, cpus);
         }
 
         /// Processes that use some CPUs all the time soon have them to themselves.
@@ -156,7 +152,7 @@ mod tests {
             let others = others.min(cpus - 1);
             let mut threads = Threads::new(cpus);
             run(&mut threads, cpus, others, 200);
-            prop_assert!(threads.now() + others <= cpus + 1, "{} threads", threads.now());
+            prop_assert!(threads.now + others <= cpus + 1, "{} threads", threads.now);
         }
     }
 }

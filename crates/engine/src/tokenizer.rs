@@ -39,13 +39,6 @@ struct UnfinishedJob {
     prompt: Option<UnfinishedPrompt>,
 }
 
-/// The result of a turn.
-enum JobState {
-    Unfinished(UnfinishedJob),
-    Ready(Box<scheduler::Request<PendingCompletion>>),
-    Refused(Respond, RefusalError),
-}
-
 /// The queue in front of the thread. Dropping it ends the thread.
 pub(crate) struct Tokenizer(Arc<Shared>);
 
@@ -80,7 +73,7 @@ impl Tokenizer {
     pub(crate) fn push(&self, job: Job) {
         let rejected = {
             let mut state = self.0.state.lock();
-            state.turns.push(job.tag.clone(), UnfinishedJob { job, prompt: None })
+            state.turns.queue.push(job.tag.clone(), UnfinishedJob { job, prompt: None })
         };
         self.0.changed.notify_one();
         if let Some(rejected) = rejected {
@@ -108,21 +101,11 @@ impl TokenizerThread {
         while let Some((tag, job)) = self.next_turn() {
             let turn = std::panic::catch_unwind(AssertUnwindSafe(|| self.work(job)));
             // After a panic the job is gone, and its client gets an error because the channel is closed.
-            let (cost, progress) = turn.map_or((0, None), |(cost, progress)| (cost, Some(progress)));
+            let (cost, unfinished) = turn.unwrap_or((0, None));
             let mut state = self.shared.state.lock();
             state.turns.charge(&tag, cost);
-            match progress {
-                Some(JobState::Unfinished(job)) => state.turns.put_back(tag, job),
-                Some(JobState::Ready(request)) => {
-                    drop(state);
-                    // If the decode loop has stopped, the closed channel reports it to the client.
-                    let _ = self.inbox.send(Message::Complete(*request));
-                }
-                Some(JobState::Refused(respond_to, refusal)) => {
-                    drop(state);
-                    refuse(respond_to, refusal);
-                }
-                None => {}
+            if let Some(job) = unfinished {
+                state.turns.queue.put_back(tag, job); // it continues in its key's next turn
             }
         }
     }
@@ -134,14 +117,14 @@ impl TokenizerThread {
         loop {
             let now = Instant::now();
             let is_over = |job: &UnfinishedJob| job.job.respond_to.is_closed() || job.job.deadline <= now;
-            for over in state.turns.remove_if(is_over) {
+            for over in state.turns.queue.remove_if(is_over) {
                 if over.job.respond_to.is_closed() {
                     self.shared.status.lock().cancelled += 1;
                 }
                 refuse(over.job.respond_to, RefusalError::NoCapacity);
             }
             let next = state.turns.take();
-            self.shared.status.lock().tokenizing = state.turns.len() + usize::from(next.is_some());
+            self.shared.status.lock().tokenizing = state.turns.queue.len() + usize::from(next.is_some());
             if next.is_some() || state.is_closed {
                 return next.filter(|_| !state.is_closed);
             }
@@ -149,30 +132,35 @@ impl TokenizerThread {
         }
     }
 
-    /// Does one turn of a job, and returns its cost.
-    fn work(&self, UnfinishedJob { job, prompt }: UnfinishedJob) -> (usize, JobState) {
+    /// Does one turn of a job, and returns its cost. Returns the job if it has work left.
+    fn work(&self, UnfinishedJob { job, prompt }: UnfinishedJob) -> (usize, Option<UnfinishedJob>) {
         let (rendering, prompt) = match prompt {
             Some(prompt) => (0, Ok(prompt)),
             None => (ChatTemplate::rendering_cost(&job.request), self.template.prompt(&job.request)),
         };
         let mut prompt = match prompt {
             Ok(prompt) => prompt,
-            Err(error) => return (rendering, JobState::Refused(job.respond_to, RefusalError::Template(error))),
+            Err(error) => {
+                refuse(job.respond_to, RefusalError::Template(error));
+                return (rendering, None);
+            }
         };
         let cost = rendering + self.template.tokenize_turn(&mut prompt);
         if prompt.tokens() >= MAX_COUNTED_CONTEXTS * self.context {
-            let refusal = RefusalError::TooLong { tokens: prompt.tokens(), is_exact: false };
-            return (cost, JobState::Refused(job.respond_to, refusal));
+            refuse(job.respond_to, RefusalError::TooLong { tokens: prompt.tokens(), is_exact: false });
+            return (cost, None);
         }
-        let progress = match prompt.finish() {
-            Err(prompt) => JobState::Unfinished(UnfinishedJob { job, prompt: Some(prompt) }),
+        match prompt.finish() {
+            Err(prompt) => return (cost, Some(UnfinishedJob { job, prompt: Some(prompt) })),
             Ok(prompt) if prompt.is_empty() || prompt.len() >= self.context => {
-                let refusal = RefusalError::TooLong { tokens: prompt.len(), is_exact: true };
-                JobState::Refused(job.respond_to, refusal)
+                refuse(job.respond_to, RefusalError::TooLong { tokens: prompt.len(), is_exact: true });
             }
-            Ok(prompt) => JobState::Ready(Box::new(self.request(job, prompt))),
-        };
-        (cost, progress)
+            Ok(prompt) => {
+                // If the decode loop has stopped, the closed channel reports it to the client.
+                let _ = self.inbox.send(Message::Complete(self.request(job, prompt)));
+            }
+        }
+        (cost, None)
     }
 
     fn request(&self, job: Job, prompt: Vec<crate::cache::Token>) -> scheduler::Request<PendingCompletion> {
@@ -183,7 +171,7 @@ impl TokenizerThread {
             deadline: job.deadline,
             payload: PendingCompletion {
                 temperature: job.request.temperature().get() as f32,
-                reasoning: self.template.reasoning(),
+                reasoning: self.template.reasoning,
                 respond_to: job.respond_to,
                 bytes: Vec::new(),
             },

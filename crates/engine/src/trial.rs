@@ -8,29 +8,15 @@ use crate::cache::{CellOp, Sequence};
 use crate::clock::CpuClock;
 use crate::model::{DecodeError, Decoder, Model, ModelError, Shape};
 use crate::scheduler::{BatchEntry, Pieces, SECONDS_PER_STEP};
-use crate::tuning::{DecoderSettings, Speed};
+use crate::tuning::{self, DecoderSettings, NoSpeed, Speed};
 
-pub(crate) struct Measured {
-    pub(crate) speed: Speed,
-    /// Whether no other process needed the CPUs meanwhile.
-    pub(crate) quiet: bool,
-    /// How long the trial took.
-    pub(crate) took: Duration,
-}
-
-pub(crate) enum TrialError {
-    /// The settings do not work on this machine.
-    DoesNotWork,
-    TooSlow,
-}
-
-impl From<ModelError> for TrialError {
+impl From<ModelError> for NoSpeed {
     fn from(_: ModelError) -> Self {
         Self::DoesNotWork
     }
 }
 
-impl From<DecodeError> for TrialError {
+impl From<DecodeError> for NoSpeed {
     fn from(_: DecodeError) -> Self {
         Self::DoesNotWork
     }
@@ -62,12 +48,16 @@ const QUIET_CPU_SHARE: f64 = 0.85;
 
 /// The number of sequences that generate together in a trial.
 pub(crate) fn sequences(model: &Model) -> u16 {
-    if model.is_on_gpu() { SEQUENCES_ON_GPU } else { SEQUENCES }
+    if model.is_on_gpu { SEQUENCES_ON_GPU } else { SEQUENCES }
 }
 
-/// Gives up after `bound`.
-pub(crate) fn run(model: &Model, settings: DecoderSettings, bound: Option<Duration>) -> Result<Measured, TrialError> {
-    let (piece, sequences) = (if model.is_on_gpu() { PIECE_ON_GPU } else { PIECE }, sequences(model));
+/// Gives up after `bound`. Also returns how long the trial took.
+pub(crate) fn run(
+    model: &Model,
+    settings: DecoderSettings,
+    bound: Option<Duration>,
+) -> Result<(tuning::Trial, Duration), NoSpeed> {
+    let (piece, sequences) = (if model.is_on_gpu { PIECE_ON_GPU } else { PIECE }, sequences(model));
     let cells = MAX_CONTEXT + 2 * piece + usize::from(sequences) * (OWN_TOKENS + 3 * MAX_STEPS);
     let shape = Shape { cells: cells.next_multiple_of(256), sequences, step: CONTEXT_PIECE.max(piece) };
     let mut trial = Trial { decoder: model.decoder(shape, settings)?, position: 0, bound, began: Instant::now() };
@@ -85,13 +75,13 @@ pub(crate) fn run(model: &Model, settings: DecoderSettings, bound: Option<Durati
     let together = trial.together(sequences)?;
     let one = fastest(MAX_STEPS, || trial.prompt(1))?;
     // Threads that wait for a GPU use no CPU, so the share says nothing.
-    let quiet = model.is_on_gpu() || clock.share_of(settings.threads) > QUIET_CPU_SHARE;
+    let quiet = model.is_on_gpu || clock.share_of(settings.threads) > QUIET_CPU_SHARE;
     let speed = Speed { prompt: piece as f64 / prompt, together: f64::from(sequences) / together, one: 1.0 / one };
-    Ok(Measured { speed, quiet, took: trial.began.elapsed() })
+    Ok((tuning::Trial { settings, speed: Ok(speed), quiet }, trial.began.elapsed()))
 }
 
 /// The best sizes of prompt pieces with the CPU's kernels.
-pub(crate) fn pieces(model: &Model, settings: DecoderSettings) -> Result<Pieces, TrialError> {
+pub(crate) fn pieces(model: &Model, settings: DecoderSettings) -> Result<Pieces, NoSpeed> {
     let step = PIECE_SIZES[PIECE_SIZES.len() - 1];
     let decoder = model.decoder(Shape { cells: 2 * step, sequences: 1, step }, settings)?;
     let mut trial = Trial { decoder, position: 0, bound: None, began: Instant::now() };
@@ -111,7 +101,7 @@ pub(crate) fn pieces(model: &Model, settings: DecoderSettings) -> Result<Pieces,
 }
 
 /// The fastest of at most `times` runs: as many as there is time for, but at least two.
-fn fastest(times: usize, mut part: impl FnMut() -> Result<f64, TrialError>) -> Result<f64, TrialError> {
+fn fastest(times: usize, mut part: impl FnMut() -> Result<f64, NoSpeed>) -> Result<f64, NoSpeed> {
     let began = Instant::now();
     let mut fastest = part()?;
     for done in 1..times {
@@ -133,14 +123,14 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Seconds for the next `tokens` tokens of the first sequence.
-    fn prompt(&mut self, tokens: usize) -> Result<f64, TrialError> {
+    fn prompt(&mut self, tokens: usize) -> Result<f64, NoSpeed> {
         let seconds = self.time(&entries(0, self.position..self.position + tokens))?;
         self.position += tokens;
         Ok(seconds)
     }
 
     /// Like `prompt`, but removes the tokens again.
-    fn prompt_once(&mut self, tokens: usize) -> Result<f64, TrialError> {
+    fn prompt_once(&mut self, tokens: usize) -> Result<f64, NoSpeed> {
         let (start, end) = (self.position, self.position + tokens);
         let seconds = self.time(&entries(0, start..end))?;
         self.decoder.apply(&[CellOp::Release { sequence: Sequence(0), positions: start..end }])?;
@@ -148,7 +138,7 @@ impl Trial<'_> {
     }
 
     /// Seconds for a step of several sequences that share the prompt.
-    fn together(&mut self, sequences: u16) -> Result<f64, TrialError> {
+    fn together(&mut self, sequences: u16) -> Result<f64, NoSpeed> {
         let prefix = self.position;
         for sequence in 1..sequences {
             let share = CellOp::Share { from: Sequence(0), to: Sequence(sequence), positions: 0..prefix };
@@ -165,9 +155,9 @@ impl Trial<'_> {
         })
     }
 
-    fn time(&mut self, batch: &[BatchEntry]) -> Result<f64, TrialError> {
+    fn time(&mut self, batch: &[BatchEntry]) -> Result<f64, NoSpeed> {
         if self.bound.is_some_and(|bound| self.began.elapsed() > bound) {
-            return Err(TrialError::TooSlow);
+            return Err(NoSpeed::TooSlow);
         }
         let began = Instant::now();
         self.decoder.decode(batch)?;

@@ -5,18 +5,17 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kernels::{Attention, Products};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::Progress;
 use crate::model::{Model, backend};
 use crate::scheduler::Pieces;
-use crate::trial::{self, Measured, TrialError};
+use crate::trial;
 use crate::weights::{Converted, WeightsChoice, size_and_modified_micros};
 
 /// The number format of the KV cache.
@@ -82,14 +81,14 @@ impl Work {
     const ON_GPUS: Self = Self { prompt: 64.0, together: 32.0, one: 1.0 };
 
     fn typical(model: &Model) -> &'static Self {
-        if model.is_on_gpu() { &Self::ON_GPUS } else { &Self::ON_CPUS }
+        if model.is_on_gpu { &Self::ON_GPUS } else { &Self::ON_CPUS }
     }
 }
 
 /// The chosen settings and what they were measured on, as stored in `tuning.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
-    key: Key,
+    pub(crate) key: Key,
     /// Whether no other process needed the CPUs meanwhile.
     pub quiet: bool,
     pub choice: DecoderSettings,
@@ -99,31 +98,17 @@ pub struct Tuning {
     pub(crate) copy: Option<Converted>,
 }
 
-impl Tuning {
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// The same tuning for a file that has moved or has another modification time.
-    pub(crate) fn with_key(self, key: Key) -> Self {
-        Self { key, ..self }
-    }
-
-    pub(crate) fn with_copy(self, copy: Option<Converted>) -> Self {
-        Self { copy, ..self }
-    }
-}
-
 /// What a tuning holds for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
-    model_sha256: String,
     /// Path, size and modification time identify a model without reading it.
     model_path: String,
     model_bytes: u64,
     model_modified_micros: u64,
-    machine: Machine,
-    options: Options,
+    cpu: String,
+    /// The version of this program and of its trials, and what its kernels were compiled for.
+    build: String,
+    pub(crate) options: Options,
 }
 
 /// What the tuning was allowed to try.
@@ -135,34 +120,18 @@ pub(crate) struct Options {
     pub(crate) gpus: Option<String>,
 }
 
-impl Key {
-    pub(crate) fn options(&self) -> &Options {
-        &self.options
-    }
-
-    /// Equal to `other`, except that the file may have moved or have another modification time.
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.model_sha256, &self.machine, &self.options) == (&other.model_sha256, &other.machine, &other.options)
-    }
-}
-
-/// What the speed depends on besides the model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Machine {
-    cpu: String,
-    /// The version of this program and of its trials, and what its kernels were compiled for.
-    build: String,
-}
-
 /// Incremented when trials or candidates change, so that stored tunings are repeated.
-const TRIALS_VERSION: u32 = 7;
+const TRIALS_VERSION: u32 = 8;
 
-impl Machine {
-    fn this() -> Self {
+impl Key {
+    /// For a model on this machine.
+    pub(crate) fn new(model: &Path, options: Options) -> std::io::Result<Self> {
+        let model_path = fs::canonicalize(model)?.display().to_string();
+        let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
         let changes = option_env!("GGML_ADRIATICUM_CHANGES").unwrap_or("");
         let kernels = backend().map_or_else(|_| String::new(), |_| kernels::system_info());
         let build = format!("{}, trials {TRIALS_VERSION}, changes {changes}, {kernels}", env!("CARGO_PKG_VERSION"));
-        Self { cpu: cpu_name(), build }
+        Ok(Self { model_path, model_bytes, model_modified_micros, cpu: cpu_name(), build, options })
     }
 }
 
@@ -197,35 +166,21 @@ impl TuningFile {
         Self { tunings: Self::tunings(&path), path }
     }
 
-    /// The key of a tuning of a model on this machine. Reads the whole file of a model that is not known yet.
-    pub(crate) fn key(&self, model: &Path, options: Options) -> std::io::Result<Key> {
-        let model_path = fs::canonicalize(model)?.display().to_string();
-        let (model_bytes, model_modified_micros) = size_and_modified_micros(model)?;
-        let known = self.tunings.iter().map(|tuning| &tuning.key).find(|key| {
-            key.model_path == model_path
-                && (key.model_bytes, key.model_modified_micros) == (model_bytes, model_modified_micros)
-        });
-        let model_sha256 = match known {
-            Some(key) => key.model_sha256.clone(),
-            None => digest(model)?,
-        };
-        Ok(Key { model_sha256, model_path, model_bytes, model_modified_micros, machine: Machine::this(), options })
-    }
-
     pub(crate) fn find(&self, key: &Key) -> Option<&Tuning> {
-        self.tunings.iter().find(|tuning| tuning.key.is_same(key))
+        self.tunings.iter().find(|tuning| tuning.key == *key)
     }
 
-    /// Stores a tuning in place of those that it supersedes: for the same model and CPU, with the same options or of another
-    /// build. Removes their copies of the weights. Other processes may store tunings at the same time.
+    /// Stores a tuning in place of those that it supersedes: for the same path and CPU, unless they differ in nothing but
+    /// their options. Removes their copies of the weights. Other processes may store tunings at the same time.
     pub(crate) fn store(&mut self, tuning: Tuning) -> std::io::Result<()> {
         let lock = fs::File::create(self.path.with_extension("lock"))?;
         lock.lock()?;
         self.tunings = Self::tunings(&self.path);
         let key = &tuning.key;
         let is_kept = |Tuning { key: other, .. }: &mut Tuning| {
-            let is_other_subject = (&other.model_sha256, &other.machine.cpu) != (&key.model_sha256, &key.machine.cpu);
-            is_other_subject || (other.machine == key.machine && other.options != key.options)
+            let is_other_subject = (&other.model_path, &other.cpu) != (&key.model_path, &key.cpu);
+            let with_these_options = Key { options: key.options.clone(), ..other.clone() };
+            is_other_subject || (with_these_options == *key && other.options != key.options)
         };
         let superseded: Vec<_> = self.tunings.extract_if(.., |tuning| !is_kept(tuning)).collect();
         self.tunings.push(tuning);
@@ -248,7 +203,7 @@ impl TuningFile {
 /// Tunes a model that is loaded.
 pub(crate) fn tune(model: &Model, key: Key, progress: &mut dyn Progress) -> Tuning {
     let (choice, speed, quiet) = best(model, key.options.library_only, progress);
-    let pieces = match model.is_on_gpu() {
+    let pieces = match model.is_on_gpu {
         true => PIECES_ON_GPU,
         false => trial::pieces(model, choice).unwrap_or(PIECES_NOT_TIMED),
     };
@@ -269,19 +224,6 @@ fn write(file: &Path, tunings: &[Tuning]) -> std::io::Result<()> {
     writer.write_all(&serde_json::to_vec_pretty(tunings)?)?;
     writer.sync_all()?;
     fs::rename(next, file)
-}
-
-pub(crate) fn digest(path: &Path) -> std::io::Result<String> {
-    let mut file = fs::File::open(path)?;
-    let mut digest = Sha256::new();
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut piece)? {
-            0 => break,
-            read => digest.update(&piece[..read]),
-        }
-    }
-    Ok(base16ct::lower::encode_string(&digest.finalize()))
 }
 
 /// The CPU's name, its number of logical cores, and the instruction sets that kernels depend on: virtual machines may
@@ -312,7 +254,7 @@ const MARGINS: (f64, f64) = (0.98, 0.75);
 
 /// The best settings, their speed, and whether the machine was quiet.
 fn best(model: &Model, library_only: bool, progress: &mut dyn Progress) -> (DecoderSettings, Speed, bool) {
-    let (candidates, fewer) = if model.is_on_gpu() { (vec![ON_GPU], None) } else { on_cpu(library_only) };
+    let (candidates, fewer) = if model.is_on_gpu { (vec![ON_GPU], None) } else { on_cpu(library_only) };
     let all = candidates.len() + usize::from(fewer.is_some());
     let (began, work) = (Instant::now(), Work::typical(model));
     let (mut best, mut bound): (Option<Trial>, _) = (None, None);
@@ -377,11 +319,9 @@ fn is_better(before: &Trial, later: &Trial, work: &Work) -> bool {
 
 /// Runs a trial. Returns the result, and how long the trial took if it finished.
 fn time(model: &Model, settings: DecoderSettings, bound: Option<Duration>) -> (Trial, Option<Duration>) {
-    let failed = |reason| (Trial { settings, speed: Err(reason), quiet: true }, None);
     match trial::run(model, settings, bound) {
-        Ok(Measured { speed, quiet, took }) => (Trial { settings, speed: Ok(speed), quiet }, Some(took)),
-        Err(TrialError::DoesNotWork) => failed(NoSpeed::DoesNotWork),
-        Err(TrialError::TooSlow) => failed(NoSpeed::TooSlow),
+        Ok((trial, took)) => (trial, Some(took)),
+        Err(reason) => (Trial { settings, speed: Err(reason), quiet: true }, None),
     }
 }
 

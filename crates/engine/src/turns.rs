@@ -71,22 +71,13 @@ impl Charges {
 }
 
 pub(crate) struct Turns<J> {
-    queue: FairQueue<J>,
+    pub(crate) queue: FairQueue<J>,
     charges: Charges,
 }
 
 impl<J> Turns<J> {
     pub(crate) fn new(limit: usize) -> Self {
         Self { queue: FairQueue::new(limit), charges: Charges::default() }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Adds a job. If there are too many, returns the one that was rejected, as `FairQueue::push` does.
-    pub(crate) fn push(&mut self, tag: Tag, job: J) -> Option<J> {
-        self.queue.push(tag, job)
     }
 
     /// Removes the job whose turn it is.
@@ -101,16 +92,6 @@ impl<J> Turns<J> {
     pub(crate) fn charge(&mut self, tag: &Tag, cost: usize) {
         self.charges.charge(tag, cost);
         self.charges.forget_others(self.queue.people(), |person| self.queue.has_person(person));
-    }
-
-    /// Puts back a job with work left. It continues in its key's next turn.
-    pub(crate) fn put_back(&mut self, tag: Tag, job: J) {
-        self.queue.put_back(tag, job);
-    }
-
-    /// Removes and returns all jobs for which the predicate holds.
-    pub(crate) fn remove_if(&mut self, predicate: impl Fn(&J) -> bool) -> Vec<J> {
-        self.queue.remove_if(predicate)
     }
 }
 
@@ -131,7 +112,7 @@ mod tests {
             turns.charge(&tag, left.min(piece));
             order.push(tag.person.to_string());
             if left > piece {
-                turns.put_back(tag, left - piece);
+                turns.queue.put_back(tag, left - piece);
             }
         }
         order
@@ -140,9 +121,9 @@ mod tests {
     #[test]
     fn a_large_job_goes_on_only_after_the_small_one_of_another_tag() {
         let mut turns = Turns::new(10);
-        turns.push(tag("large"), 40);
-        turns.push(tag("large"), 40);
-        turns.push(tag("small"), 5);
+        turns.queue.push(tag("large"), 40);
+        turns.queue.push(tag("large"), 40);
+        turns.queue.push(tag("small"), 5);
         let order = work(&mut turns, 10);
         assert_eq!(order.iter().position(|tag| tag == "small"), Some(1), "{order:?}");
         assert_eq!(order.len(), 9);
@@ -152,13 +133,13 @@ mod tests {
     fn a_job_is_finished_before_the_next_of_its_tag_is_begun() {
         let mut turns = Turns::new(10);
         for job in [(1, 25), (2, 5)] {
-            turns.push(tag("a"), job);
+            turns.queue.push(tag("a"), job);
         }
         let mut finished = Vec::new();
         while let Some((tag, (name, left))) = turns.take() {
             turns.charge(&tag, 10);
             match left > 10 {
-                true => turns.put_back(tag, (name, left - 10)),
+                true => turns.queue.put_back(tag, (name, left - 10)),
                 false => finished.push(name),
             }
         }
@@ -169,7 +150,7 @@ mod tests {
     fn a_pause_saves_no_turns() {
         let mut turns = Turns::new(100);
         let push = |turns: &mut Turns<usize>, name: &str, jobs| {
-            (0..jobs).for_each(|_| assert_eq!(turns.push(tag(name), 10), None));
+            (0..jobs).for_each(|_| assert_eq!(turns.queue.push(tag(name), 10), None));
         };
         push(&mut turns, "busy", 20);
         work(&mut turns, 10);
@@ -185,17 +166,17 @@ mod tests {
         let mut turns = Turns::new(1_000);
         for number in 0..10 {
             for _ in 0..10 {
-                turns.push(Tag::new(Some("greedy"), &number.to_string()), 40);
+                turns.queue.push(Tag::new(Some("greedy"), &number.to_string()), 40);
             }
         }
-        turns.push(Tag::new(Some("greedy"), "patient"), 40);
-        turns.push(tag("alone"), 100);
+        turns.queue.push(Tag::new(Some("greedy"), "patient"), 40);
+        turns.queue.push(tag("alone"), 100);
         let mut done: HashMap<Tag, usize> = HashMap::new();
         while let Some((tag, left)) = turns.take() {
             turns.charge(&tag, 10);
             *done.entry(tag.clone()).or_default() += 10;
             if left > 10 {
-                turns.put_back(tag, left - 10);
+                turns.queue.put_back(tag, left - 10);
             } else if &*tag.person == "alone" {
                 break;
             }
@@ -210,7 +191,7 @@ mod tests {
     fn keys_of_people_without_work_are_forgotten() {
         let mut turns = Turns::new(10);
         for number in 0..1_000 {
-            turns.push(tag(&number.to_string()), 5);
+            turns.queue.push(tag(&number.to_string()), 5);
             work(&mut turns, 10);
         }
         assert!(turns.charges.keys.len() <= 2);
@@ -226,7 +207,7 @@ mod tests {
             let mut turns = Turns::new(usize::MAX);
             let mut left = [0_usize; 4];
             for (tag, size) in &jobs {
-                prop_assert!(turns.push(self::tag(&tag.to_string()), *size).is_none());
+                prop_assert!(turns.queue.push(self::tag(&tag.to_string()), *size).is_none());
                 left[*tag] += size;
             }
             let mut done = [0_usize; 4];
@@ -239,7 +220,7 @@ mod tests {
                 turns.charge(&tag, part);
                 (done[at], left[at]) = (done[at] + part, left[at] - part);
                 if size > part {
-                    turns.put_back(tag, size - part);
+                    turns.queue.put_back(tag, size - part);
                 }
             }
             prop_assert_eq!(left, [0; 4]);

@@ -1,7 +1,8 @@
 //! The form of the weights that suits this machine.
 //!
-//! On an H200, a small model with 16 bits generates for many callers a third faster than with 4 bits. The converted copy
-//! is stored in the data folder; the model's file is never changed. On CPUs our kernels lay the weights out in memory.
+//! A card with memory to spare may compute faster with 16 bits than with 4, whose kernels first have to unpack them. The
+//! converted copy is stored in the data folder; the model's file is never changed. On CPUs our kernels lay the weights out
+//! in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use kernels::WeightsForm;
 use serde::{Deserialize, Serialize};
 
 use crate::model::backend;
-use crate::tuning::{cpus, digest};
+use crate::tuning::cpus;
 
 /// Which form of the weights is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,18 +45,26 @@ pub(crate) struct Converted {
     pub(crate) path: PathBuf,
     bytes: u64,
     modified_micros: u64,
-    sha256: String,
 }
 
 impl Converted {
-    /// Converts a model, and stores the copy in a folder.
-    pub(crate) fn make(model: &Path, folder: &Path, form: WeightsForm) -> std::io::Result<Self> {
+    /// Converts a model, and stores the copy in a folder. Fails if the copy needs more than half of the free disk space.
+    pub(crate) fn make(model: &Path, folder: &Path, form: WeightsForm, bytes: u64) -> std::io::Result<Self> {
         let form_name = match form {
             WeightsForm::Q8_0 => "q8_0",
             WeightsForm::Bf16 => "bf16",
         };
         let folder = fs::canonicalize(folder)?; // so that the path holds from any working directory
         let path = folder.join(model.file_name().unwrap_or_default()).with_extension(format!("{form_name}.gguf"));
+        let _ = fs::remove_file(&path); // a copy of an earlier build, or none
+        let disk = rustix::fs::statvfs(&folder)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if bytes > free / 2 {
+            let (bytes, free) = (bytes as f64 / 1e9, free as f64 / 1e9);
+            let sentence =
+                format!("a copy of {bytes:.1} GB needs twice as much free disk space; {free:.1} GB are free");
+            return Err(std::io::Error::other(sentence));
+        }
         let next = path.with_extension("gguf.next");
         let failed = |_| std::io::Error::other("llama.cpp could not convert it (see its messages in the log)");
         backend().map_err(std::io::Error::other)?;
@@ -66,7 +75,7 @@ impl Converted {
         }
         fs::rename(&next, &path)?;
         let (bytes, modified_micros) = size_and_modified_micros(&path)?;
-        Ok(Self { sha256: digest(&path)?, path, bytes, modified_micros })
+        Ok(Self { path, bytes, modified_micros })
     }
 
     /// Whether the file has not changed since it was written.

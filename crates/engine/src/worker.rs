@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use chat::{Completion, TokenUsage};
+use chat::{Completion, FinishReason, TokenUsage};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -14,7 +14,7 @@ use crate::clock::{CpuClock, MachineTime};
 use crate::model::{DecodeError, Decoder, Model};
 use crate::reasoning::Reasoning;
 use crate::sampler::{Row, Sampler};
-use crate::scheduler::{BatchEntry, DropReason, Finished, Limits, Request, Scheduler};
+use crate::scheduler::{BatchEntry, Limits, Request, RunningRequest, Scheduler};
 use crate::template::TemplateError;
 use crate::text::text_of;
 use crate::threads::{MachineSample, Sample, Threads};
@@ -122,7 +122,7 @@ impl<'a> Worker<'a> {
         inbox: Receiver<Message>,
         status: SharedStatus,
     ) -> Self {
-        status.lock().threads = threads.now();
+        status.lock().threads = threads.now;
         Self {
             model,
             decoder,
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
             Message::CheckDecode(sender) => self.decode_checks.push(sender),
             Message::Complete(request) => {
                 if let Some(rejected) = self.scheduler.enqueue(request) {
-                    reject(rejected, DropReason::QueueFull);
+                    refuse(rejected, RefusalError::NoCapacity);
                 }
             }
         }
@@ -181,11 +181,11 @@ impl<'a> Worker<'a> {
     /// Drops requests whose client has disconnected or whose deadline has passed.
     fn sweep(&mut self) -> Result<(), DecodeError> {
         let (ops, dropped) = self.scheduler.sweep(Instant::now(), |pending| pending.respond_to.is_closed());
-        for (pending, reason) in dropped {
-            if reason == DropReason::Disconnected {
+        for pending in dropped {
+            if pending.respond_to.is_closed() {
                 self.status.lock().cancelled += 1;
             }
-            reject(pending, reason);
+            refuse(pending, RefusalError::NoCapacity);
         }
         self.decoder.apply(&ops)
     }
@@ -218,11 +218,11 @@ impl<'a> Worker<'a> {
     /// Uses fewer threads while other processes need the CPUs.
     fn set_threads(&mut self) {
         let Some(sample) = self.window.next() else { return };
-        let before = self.threads.now();
+        let before = self.threads.now;
         if self.threads.observe(&sample) != before {
-            self.decoder.limit_threads(self.threads.now());
-            self.status.lock().threads = self.threads.now();
-            tracing::debug!(threads = self.threads.now(), ?sample, "the number of threads has changed");
+            self.decoder.limit_threads(self.threads.now);
+            self.status.lock().threads = self.threads.now;
+            tracing::debug!(threads = self.threads.now, ?sample, "the number of threads has changed");
         }
     }
 
@@ -250,7 +250,7 @@ impl<'a> Worker<'a> {
         let (ops, pending) = self.scheduler.remove(sequence);
         if let Some(pending) = pending {
             tracing::warn!("the model computed logits that are not finite; the request fails");
-            let _ = pending.respond_to.send(Err(RefusalError::Overflow)); // the client may be gone
+            refuse(pending, RefusalError::Overflow);
         }
         self.decoder.apply(&ops)
     }
@@ -265,12 +265,12 @@ impl<'a> Worker<'a> {
         self.status.lock().generated_tokens += 1;
         let (ops, finished) = self.scheduler.generated(sequence, token, end);
         self.decoder.apply(&ops)?;
-        if let Some(finished) = finished {
+        if let Some((finished, reason)) = finished {
             let mut status = self.status.lock();
-            status.prompt_tokens += finished.prompt_tokens as u64;
-            status.shared_tokens += finished.shared_tokens as u64;
+            status.prompt_tokens += finished.prompt as u64;
+            status.shared_tokens += finished.shared as u64;
             drop(status);
-            respond(finished);
+            respond(finished, reason);
         }
         Ok(())
     }
@@ -294,24 +294,18 @@ impl<'a> Worker<'a> {
 /// One while the CPUs compute the model, because more threads would slow it down.
 fn sampling_threads(model: &Model) -> usize {
     const MAX: usize = 16;
-    if model.is_on_gpu() { cpus().saturating_sub(1).clamp(1, MAX) } else { 1 }
+    if model.is_on_gpu { cpus().saturating_sub(1).clamp(1, MAX) } else { 1 }
 }
 
-fn reject(pending: PendingCompletion, reason: DropReason) {
-    if reason != DropReason::Disconnected {
-        let _ = pending.respond_to.send(Err(RefusalError::NoCapacity));
-    }
+fn refuse(pending: PendingCompletion, refusal: RefusalError) {
+    let _ = pending.respond_to.send(Err(refusal)); // the client may be gone
 }
 
-fn respond(finished: Finished<PendingCompletion>) {
-    let Finished { payload: pending, reason, prompt_tokens, shared_tokens, completion_tokens } = finished;
+fn respond(finished: RunningRequest<PendingCompletion>, finish_reason: FinishReason) {
+    let RunningRequest { payload: pending, prompt, shared, generated, .. } = finished;
     let count = |tokens: usize| u32::try_from(tokens).ok();
-    let usage = TokenUsage {
-        prompt: count(prompt_tokens),
-        completion: count(completion_tokens),
-        total: count(prompt_tokens + completion_tokens),
-    };
+    let usage = TokenUsage { prompt: count(prompt), completion: count(generated), total: count(prompt + generated) };
     let text = pending.reasoning.answer(text_of(pending.bytes));
-    let completion = Completion { text, finish_reason: reason, usage };
-    let _ = pending.respond_to.send(Ok(EngineCompletion { completion, cached_tokens: shared_tokens }));
+    let completion = Completion { text, finish_reason, usage };
+    let _ = pending.respond_to.send(Ok(EngineCompletion { completion, cached_tokens: shared }));
 }

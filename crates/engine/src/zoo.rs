@@ -98,7 +98,7 @@ impl Schedule {
             }
             let has_left = |at: &usize| self.requests[*at].leaves.is_some_and(|leaves| leaves <= step);
             let (ops, dropped) = scheduler.sweep(now, has_left);
-            dropped.into_iter().for_each(|(at, _)| answers[at] = None);
+            dropped.into_iter().for_each(|at| answers[at] = None);
             decoder.apply(&ops).unwrap();
             let planned = scheduler.plan();
             decoder.apply(&planned.ops).unwrap();
@@ -242,7 +242,7 @@ fn an_answer_is_the_same_as_alone_for_every_family() {
     for species in SPECIES.into_iter().filter(Species::is_causal) {
         let [model, with_8_bits] = load(species);
         let numbers = 2 * species.layers * species.kv_heads * species.head_size;
-        assert_eq!(model.cell_bytes(), 2 * numbers as usize, "{}", species.name);
+        assert_eq!(model.cell_bytes, 2 * numbers as usize, "{}", species.name);
         let perplexities = [&model, &with_8_bits]
             .map(|model| [OWN, LIBRARY].map(|settings| perplexity(model, settings, &text).unwrap()));
         let runs = [(&model, (OWN, TIE)), (&model, (LIBRARY, TIE)), (&with_8_bits, (OWN_IN_8_BITS, TIE_OF_8_BITS))];

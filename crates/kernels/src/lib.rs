@@ -29,6 +29,6 @@ mod work;
 pub use hook::{Attention, Changes, NoHook, Products, change};
 pub use lanes::{Instructions, limit_instructions};
 pub use library::{ModelFile, ModelKind, NotConverted, WeightsForm, convert, model_kind, system_info};
-pub use loading::{NoKernels, Refused, RefusedBecause, load, load_for_gpus};
+pub use loading::{NoKernels, load, load_for_gpus};
 pub use product::{WeightsGuard, has_products};
 pub use sampling::{largest, sum_of_exponentials};

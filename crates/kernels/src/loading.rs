@@ -2,7 +2,6 @@
 //! loaded. Those for GPUs are loaded if they are present and of the same build.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -43,48 +42,21 @@ fn load_for_cpu() -> Result<Library, NoKernels> {
     }
 }
 
-/// A library of kernels for GPUs that is present but not used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    pub library: PathBuf,
-    pub why: RefusedBecause,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RefusedBecause {
-    /// With the loader's message. Most often the driver is not installed.
-    NotLoadable(String),
-    /// It was built from other sources, or with other changes.
-    OtherBuild { library: Option<String>, program: String },
-    /// It is of this build, but does not start.
-    DoesNotStart,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not used: ", self.library.display())?;
-        match &self.why {
-            RefusedBecause::NotLoadable(why) => write!(f, "it cannot be loaded, perhaps its driver is missing ({why})"),
-            RefusedBecause::OtherBuild { library, program } => {
-                let library = library.as_deref().unwrap_or("unknown");
-                write!(f, "it belongs to another build of llama.cpp ({library}; this program has {program})")
-            }
-            RefusedBecause::DoesNotStart => write!(f, "its driver does not start"),
-        }
-    }
-}
-
-/// Loads the kernels for GPUs that lie beside the program, unless that was done before. Returns the refused libraries.
-pub fn load_for_gpus() -> &'static [Refused] {
-    static REFUSED: OnceLock<Vec<Refused>> = OnceLock::new();
+/// Loads the kernels for GPUs that lie beside the program, unless that was done before. Returns a sentence for each
+/// library that is present but not used.
+pub fn load_for_gpus() -> &'static [String] {
+    static REFUSED: OnceLock<Vec<String>> = OnceLock::new();
     REFUSED.get_or_init(|| {
+        let refused = |library: PathBuf| {
+            load_for_gpu(&library).err().map(|why| format!("{} is not used: {why}", library.display()))
+        };
         let all = ["libggml-cuda", "libggml-hip", "libggml-vulkan"].into_iter().flat_map(libraries);
-        all.filter_map(|library| load_for_gpu(&library).err().map(|why| Refused { library, why })).collect()
+        all.filter_map(refused).collect()
     })
 }
 
-fn load_for_gpu(path: &Path) -> Result<(), RefusedBecause> {
-    let library = open(path).map_err(|error| RefusedBecause::NotLoadable(error.to_string()))?;
+fn load_for_gpu(path: &Path) -> Result<(), String> {
+    let library = open(path).map_err(|why| format!("it cannot be loaded, perhaps its driver is missing ({why})"))?;
     let program = program_build();
     // SAFETY: native/build.c declares it so, and its text is a constant.
     let build = unsafe {
@@ -92,9 +64,10 @@ fn load_for_gpu(path: &Path) -> Result<(), RefusedBecause> {
         build.ok().map(|build| CStr::from_ptr(build()).to_string_lossy().into_owned())
     };
     if build.as_ref() != Some(&program) {
-        return Err(RefusedBecause::OtherBuild { library: build, program });
+        let build = build.as_deref().unwrap_or("unknown");
+        return Err(format!("it belongs to another build of llama.cpp ({build}; this program has {program})"));
     }
-    if register(path) { Ok(()) } else { Err(RefusedBecause::DoesNotStart) }
+    if register(path) { Ok(()) } else { Err("its driver does not start".into()) }
 }
 
 /// The sources that this program's llama.cpp was built from, and our changes.

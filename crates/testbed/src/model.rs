@@ -1,7 +1,6 @@
 //! The default model, fetched and tuned once per machine, and the sentence encoder, both kept in the user's cache.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -61,17 +60,14 @@ impl Installation {
 }
 
 /// A copy of the default model whose words are split by another vocabulary's rules. `pre_tokenizer` has six letters, like
-/// the original's. The copy counts as tuned.
+/// the original's.
 pub fn with_pre_tokenizer(model: &Path, pre_tokenizer: &str, copy: &Path) {
     let mut bytes = fs::read(model).unwrap();
     let key = b"tokenizer.ggml.pre";
     let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4 + 8;
     assert_eq!(&bytes[at..at + 6], b"smollm");
     bytes[at..at + 6].copy_from_slice(pre_tokenizer.as_bytes());
-    let file = fs::File::create(copy).unwrap();
-    (&file).write_all(&bytes).unwrap();
-    // The engine recognises a tuned model by size and time.
-    file.set_modified(fs::metadata(model).unwrap().modified().unwrap()).unwrap();
+    fs::write(copy, bytes).unwrap();
 }
 
 impl Installation {

@@ -32,7 +32,7 @@ struct World {
     scheduler: Scheduler<Job>,
     cells: Cells,
     finished: Vec<(Job, FinishReason, usize)>,
-    dropped: Vec<(usize, DropReason)>,
+    dropped: Vec<Job>,
     now: Instant,
 }
 
@@ -56,7 +56,7 @@ impl World {
             deadline: self.now + Duration::from_secs(10),
         };
         if let Some(job) = self.scheduler.enqueue(request) {
-            self.dropped.push((job.name, DropReason::QueueFull));
+            self.dropped.push(job);
         }
     }
 
@@ -64,7 +64,7 @@ impl World {
     fn step(&mut self) -> Vec<BatchEntry> {
         let (ops, dropped) = self.scheduler.sweep(self.now, |job| job.disconnected);
         self.cells.apply(&ops);
-        self.dropped.extend(dropped.into_iter().map(|(job, why)| (job.name, why)));
+        self.dropped.extend(dropped);
         let step = self.scheduler.plan();
         self.cells.apply(&step.ops);
         let digests: Vec<u64> =
@@ -83,8 +83,8 @@ impl World {
             job.ends_after = job.ends_after.saturating_sub(1);
             let (ops, finished) = self.scheduler.generated(entry.sequence, token, end);
             self.cells.apply(&ops);
-            if let Some(finished) = finished {
-                self.finished.push((finished.payload, finished.reason, finished.completion_tokens));
+            if let Some((finished, reason)) = finished {
+                self.finished.push((finished.payload, reason, finished.generated));
             }
         }
         let occupancy = self.scheduler.occupancy();
@@ -179,7 +179,8 @@ fn gaps_and_speed(machine: Machine, generating: usize) -> (f64, f64) {
             for entry in outputs {
                 // No token occurs twice, so there are no drafts.
                 let token = entry.position as Token + 10_000_000;
-                is_over |= scheduler.generated(entry.sequence, token, false).1.is_some_and(|finished| finished.payload);
+                is_over |=
+                    scheduler.generated(entry.sequence, token, false).1.is_some_and(|(finished, _)| finished.payload);
             }
         }
     }
@@ -338,7 +339,7 @@ fn a_disconnected_client_frees_its_cells_within_one_step() {
     let after = world.scheduler.occupancy();
     assert_eq!((before.running, after.running), (1, 0));
     assert!(before.cells_used >= 150 && after.cells_used <= 52, "{before:?} {after:?}");
-    assert_eq!(world.dropped, [(0, DropReason::Disconnected)]);
+    assert!(matches!(&world.dropped[..], [Job { name: 0, disconnected: true, .. }]));
 }
 
 #[test]
@@ -349,9 +350,10 @@ fn the_queue_is_bounded_in_length_and_in_time() {
     }
     assert_eq!(world.dropped.len(), 30 - LIMITS.max_queued);
     world.step();
+    let rejected = world.dropped.len();
     world.now += Duration::from_secs(11);
     world.step();
-    let late = world.dropped.iter().filter(|(_, why)| *why == DropReason::DeadlinePassed).count();
+    let late = world.dropped.len() - rejected;
     assert_eq!(late + world.scheduler.occupancy().running, LIMITS.max_queued);
 }
 
