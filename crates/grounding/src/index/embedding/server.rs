@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::scale::PAIRS;
+use super::scale::pairs;
 use super::{EmbedderId, QuestionVector, Scale};
 use crate::search::SearchError;
 use crate::search::clients::{Clients, Transport};
@@ -90,8 +90,8 @@ impl EmbeddingsServer {
             Some(model) => model.clone(),
             None => self.first_model().await?,
         };
-        let questions = PAIRS.map(|(question, _)| self.prefixes.question.clone() + question);
-        let passages = PAIRS.map(|(_, passage)| self.prefixes.passage.clone() + passage);
+        let questions: Vec<_> = pairs().map(|(question, _)| self.prefixes.question.clone() + question).collect();
+        let passages: Vec<_> = pairs().map(|(_, passage)| self.passage(passage)).collect();
         let first = self.post(&requested, &questions, PASSAGES_TIMEOUT).await?;
         let second = self.post(&requested, &passages, PASSAGES_TIMEOUT).await?;
         if first.model != second.model || first.dimensions() != second.dimensions() {
