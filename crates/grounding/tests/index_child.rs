@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Indexer};
+use grounding::index::{AddOptions, AddReport, ChildProgram, Indexer};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -18,7 +18,7 @@ fn add(pages: usize, script: &str, timeout: Duration) -> Result<AddReport, Box<d
     }
     fs::write(documents.join("a.txt"), "The rudder is light.")?;
     let program = ChildProgram::new("/bin/sh", ["-c", script]).with_timeout(timeout);
-    let indexer = Indexer::new(root.path().join("index")).with_extractor(Extractor::Child(program));
+    let indexer = Indexer::new(root.path().join("index")).with_child(program);
     Ok(indexer.add(&documents, &AddOptions::default(), &mut |_| ())?)
 }
 
@@ -73,7 +73,7 @@ fn without_the_program_every_page_is_skipped() -> TestResult {
     fs::write(root.path().join("a.html"), "<p>The anchor is heavy.")?;
     let program = ChildProgram::new("/no/such/program", [""; 0]);
     let index = tempfile::tempdir()?;
-    let indexer = Indexer::new(index.path().join("index")).with_extractor(Extractor::Child(program));
+    let indexer = Indexer::new(index.path().join("index")).with_child(program);
     let report = indexer.add(root.path(), &AddOptions::default(), &mut |_| ())?;
     assert!(report.skipped[0].1.contains("no process could be started"), "{report:?}");
     Ok(())

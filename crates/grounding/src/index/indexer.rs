@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::catalogue::{Catalogue, Collection, encode_path};
 use super::embedding::{Embedder, EmbedderId};
-use super::extract::Extractor;
+use super::extract::{ChildProgram, ChildSession, STACK_BYTES};
 use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
 use super::prepare::{PassageOrigin, Prepared, has_vectors_of, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
@@ -30,7 +30,7 @@ const MAX_READ_AHEAD: usize = 16;
 pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
-    extractor: Extractor,
+    child: Option<ChildProgram>,
     embedder: Option<Embedder>,
     /// The id of a new index; random unless given.
     new_id: Option<IndexId>,
@@ -69,18 +69,12 @@ pub struct AddReport {
 impl Indexer {
     /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: folder.into(),
-            commit_interval: COMMIT_INTERVAL,
-            extractor: Extractor::default(),
-            embedder: None,
-            new_id: None,
-        }
+        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, child: None, embedder: None, new_id: None }
     }
 
-    /// Sets how documents are read.
-    pub fn with_extractor(self, extractor: Extractor) -> Self {
-        Self { extractor, ..self }
+    /// Documents are read in processes of this program, which have limits. Without it, they are read in this process.
+    pub fn with_child(self, program: ChildProgram) -> Self {
+        Self { child: Some(program), ..self }
     }
 
     /// Sets the embedder of passages. `add` indexes files again whose passages have other vectors, or none.
@@ -145,9 +139,9 @@ impl Indexer {
             bytes: known.values().map(|(record, _)| record.size).sum(),
             folder,
         };
-        let (commit_interval, extractor) = (self.commit_interval, self.extractor.clone());
+        let (commit_interval, child) = (self.commit_interval, self.child.clone());
         let report = AddReport::default();
-        AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, embedder, report }.run(progress)
+        AddRun { writer, catalogue, collection, id, known, commit_interval, child, embedder, report }.run(progress)
     }
 
     /// `None` if the folder is not in the index.
@@ -193,7 +187,7 @@ struct AddRun {
     /// Records and URLs from before this run.
     known: HashMap<PathBuf, (FileRecord, String)>,
     commit_interval: CommitInterval,
-    extractor: Extractor,
+    child: Option<ChildProgram>,
     embedder: Option<(Embedder, EmbedderId)>,
     report: AddReport,
 }
@@ -248,10 +242,10 @@ impl AddRun {
         let terms: Vec<(String, String)> =
             files.iter().map(|found| (file_term(&self.id, &found.path), self.url(&found.path))).collect();
         let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
-        let (next, extractor, embedder) = (AtomicUsize::new(0), self.extractor.clone(), self.embedder.clone());
+        let (next, child, embedder) = (AtomicUsize::new(0), self.child.clone(), self.embedder.clone());
         let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
         let read = |sender: mpsc::SyncSender<(usize, Prepared)>| {
-            let mut session = extractor.session();
+            let mut child = child.as_ref().map(ChildSession::new);
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(found) = files.get(at) else { break };
@@ -264,7 +258,7 @@ impl AddRun {
                     embedder: embedder.as_ref().map(|(embedder, id)| (embedder, *id)),
                 };
                 // The receiver is gone if a write has failed.
-                if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
+                if sender.send((at, prepare(child.as_mut(), &folder, found, known[at].as_ref(), &origin))).is_err() {
                     break;
                 }
             }
@@ -272,7 +266,9 @@ impl AddRun {
         thread::scope(|scope| {
             for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
                 let sender = sender.clone();
-                scope.spawn(|| read(sender));
+                let reader = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
+                let started = reader.spawn_scoped(scope, || read(sender));
+                started.map_err(|error| IndexError::Unwritable(format!("no thread could be started: {error}")))?;
             }
             drop(sender);
             for (at, prepared) in prepared {

@@ -38,7 +38,7 @@ pub use embedding::{
     Embedder, EmbeddingsServer, EmbeddingsUrl, EmbeddingsUrlError, Prefixes, QuestionVector, SentenceEncoder,
     ServedModel,
 };
-pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
+pub use extract::{ChildProgram, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
 pub use reader::{FileRank, Hit, Index};
 

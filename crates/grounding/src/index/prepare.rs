@@ -6,7 +6,7 @@ use tantivy::TantivyDocument;
 
 use super::document::Document;
 use super::embedding::{Embedder, EmbedderId, Vector};
-use super::extract::Session;
+use super::extract::{ChildSession, extract};
 use super::files::{DocumentFile, FileRecord, read, sha256_hex};
 use super::language::Language;
 use super::schema::Fields;
@@ -40,7 +40,7 @@ pub(super) struct PassageOrigin<'a> {
 
 /// Reads a file and creates its passages, unless its contents equal those of `known`.
 pub(super) fn prepare(
-    session: &mut Session<'_>,
+    child: Option<&mut ChildSession<'_>>,
     folder: &Path,
     file: &DocumentFile,
     known: Option<&FileRecord>,
@@ -55,7 +55,7 @@ pub(super) fn prepare(
         return Prepared::Unchanged;
     }
     let size = bytes.len() as u64;
-    let document = match session.extract(file.format, bytes) {
+    let document = match extract(child, file.format, bytes) {
         Ok(document) => document,
         Err(reason) => return Prepared::Skipped(reason.into_owned()),
     };
