@@ -35,11 +35,11 @@ fn the_file_of_a_misbehaving_process_is_skipped_with_the_reason() -> TestResult 
         // It sends invalid data, or endless data.
         ("exec /bin/cat", long, "damaged"),
         ("exec /usr/bin/yes", long, "damaged"),
-        ("printf 'd\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
-        ("printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
+        ("printf 'o\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
+        ("printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
         // It writes more errors than fit into a pipe.
         (
-            "/usr/bin/head -c 1000000 /dev/zero >&2; printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null",
+            "/usr/bin/head -c 1000000 /dev/zero >&2; printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'; exec /bin/cat >/dev/null",
             Duration::from_secs(2),
             "late",
         ),
@@ -59,7 +59,7 @@ fn the_file_of_a_misbehaving_process_is_skipped_with_the_reason() -> TestResult 
 /// The limit of its CPU time is permanent, and the rest must suffice for the next file.
 #[test]
 fn a_process_with_much_used_cpu_time_is_replaced() -> TestResult {
-    let answer = "/bin/sleep 1.1; printf 'r\\004\\000\\000\\000late'";
+    let answer = "/bin/sleep 1.1; printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'";
     let script = format!("{answer}; {answer}; exec /bin/cat >/dev/null");
     let pages = 4 * std::thread::available_parallelism()?.get();
     let report = add(pages, &script, Duration::from_secs(2))?;

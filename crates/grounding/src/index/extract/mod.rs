@@ -34,15 +34,19 @@ const EXTRACT_TIMEOUT: Duration = Duration::from_secs(60);
 const DAMAGED: &str = "it is damaged, or of a kind that cannot be read";
 const TOO_LONG: &str = "reading it takes too long";
 
+/// The numbers are types of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Format {
-    Markdown,
-    Text,
-    Html,
-    Pdf,
+    Markdown = b'm',
+    Text = b't',
+    Html = b'h',
+    Pdf = b'p',
 }
 
 impl Format {
+    const ALL: [Self; 4] = [Self::Markdown, Self::Text, Self::Html, Self::Pdf];
+
     /// By the file extension. `None` for files that are not documents.
     pub(super) fn from_path(path: &Path) -> Option<Self> {
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
