@@ -30,6 +30,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tantivy::TantivyError;
 
 use catalogue::Catalogue;
@@ -48,7 +49,7 @@ use crate::search::SearchError;
 const META_FILE: &str = "meta.json";
 
 /// Identifies an index and its copies on other machines. Random for a new index.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexId(String);
 
 impl IndexId {

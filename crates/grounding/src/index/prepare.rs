@@ -133,7 +133,7 @@ fn passages(
         }
         if passages.is_empty() {
             passage.add_text(fields.first_of, origin.collection);
-            passage.add_text(fields.record, record.format());
+            passage.add_text(fields.record, serde_json::to_string(record).expect("text and numbers are JSON"));
         }
         passages.push(passage);
     }

@@ -125,8 +125,8 @@ impl Writer {
                 if !segment.is_deleted(postings.doc()) {
                     let stored: TantivyDocument = searcher.doc(DocAddress::new(ord, postings.doc()))?;
                     let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default();
-                    let record = FileRecord::parse(text(self.fields.record))
-                        .ok_or_else(|| TantivyError::InternalError("the record of a file is damaged".into()))?;
+                    let record = serde_json::from_str::<FileRecord>(text(self.fields.record))
+                        .map_err(|_| TantivyError::InternalError("the record of a file is damaged".into()))?;
                     records.insert(record.path.clone(), (record, text(self.fields.url).to_owned()));
                 }
                 postings.advance();
