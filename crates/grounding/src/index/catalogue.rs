@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 
+use super::files::sha256_hex;
 use super::schema::VERSION;
 use super::{IndexError, IndexId};
 
@@ -75,6 +76,16 @@ fn first_line() -> String {
 
 pub(super) fn encode_path(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), PATH_ENCODE_SET).to_string()
+}
+
+/// The term of a file, by its path within the folder.
+pub(super) fn file_term(collection: &str, path: &Path) -> String {
+    format!("{collection}/{}", encode_path(path))
+}
+
+/// A short term for a folder.
+pub(super) fn collection_id(folder: &Path) -> String {
+    sha256_hex(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
 }
 
 /// Paths in JSON, which need not be UTF-8.

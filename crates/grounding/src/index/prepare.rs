@@ -1,9 +1,11 @@
 //! Turns a file into passages, on several threads in parallel. Does not access the index.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use tantivy::TantivyDocument;
 
+use super::catalogue::{encode_path, file_term};
 use super::document::Document;
 use super::embedding::{Embedder, EmbedderId, Vector};
 use super::extract::{ChildSession, extract};
@@ -26,32 +28,63 @@ pub(super) enum Prepared {
     Passages(FileRecord, Vec<TantivyDocument>),
 }
 
-/// The common properties of a file's passages.
-pub(super) struct PassageOrigin<'a> {
-    pub(super) fields: Fields,
+/// A folder whose documents are added, with what the index had of it before. Shared by the threads that read them.
+pub(super) struct Source {
+    pub(super) folder: PathBuf,
     /// The collection's id.
-    pub(super) collection: &'a str,
-    /// The term by which the file's passages are deleted.
-    pub(super) file: String,
-    pub(super) url: String,
+    pub(super) id: String,
+    pub(super) url_prefix: Option<String>,
+    /// Records and URLs of the files that are in the index.
+    pub(super) known: HashMap<PathBuf, (FileRecord, String)>,
     /// With its id. Without one, passages get no vectors.
-    pub(super) embedder: Option<(&'a Embedder, EmbedderId)>,
+    pub(super) embedder: Option<(Embedder, EmbedderId)>,
+    pub(super) fields: Fields,
 }
 
-/// Reads a file and creates its passages, unless its contents equal those of `known`.
-pub(super) fn prepare(
-    child: Option<&mut ChildSession<'_>>,
-    folder: &Path,
-    file: &DocumentFile,
-    known: Option<&FileRecord>,
-    origin: &PassageOrigin<'_>,
-) -> Prepared {
-    let bytes = match read(&folder.join(&file.path)) {
+impl Source {
+    /// A document's URL for citations. Never contains its absolute path on this machine.
+    fn url(&self, path: &Path) -> String {
+        let path = encode_path(path);
+        match &self.url_prefix {
+            Some(prefix) => format!("{prefix}{path}"),
+            None => {
+                let name = self.folder.file_name().unwrap_or_default();
+                format!("local:{}/{path}", encode_path(Path::new(name)))
+            }
+        }
+    }
+
+    /// The term by which a file's passages are deleted.
+    pub(super) fn file_term(&self, path: &Path) -> String {
+        file_term(&self.id, path)
+    }
+
+    /// The record of a file. `None` if its URL has changed, because then it is indexed again, even with the same contents.
+    fn record(&self, path: &Path) -> Option<&FileRecord> {
+        self.known.get(path).filter(|(_, url)| *url == self.url(path)).map(|(record, _)| record)
+    }
+
+    /// The suffix of a file's digest: the embedder of its passages.
+    fn digest_suffix(&self) -> String {
+        self.embedder.as_ref().map_or_else(String::new, |(_, id)| format!("-{id}"))
+    }
+
+    /// Decided without reading the file.
+    pub(super) fn is_unchanged(&self, file: &DocumentFile) -> bool {
+        self.record(&file.path).is_some_and(|record| {
+            record.is_current(file) && record.digest.get(SHA256_CHARS..) == Some(&self.digest_suffix())
+        })
+    }
+}
+
+/// Reads a file and creates its passages, unless the index has them.
+pub(super) fn prepare(source: &Source, child: Option<&mut ChildSession<'_>>, file: &DocumentFile) -> Prepared {
+    let bytes = match read(&source.folder.join(&file.path)) {
         Ok(bytes) => bytes,
         Err(reason) => return Prepared::Skipped(reason),
     };
-    let digest = sha256_hex(&bytes) + &suffix(origin.embedder.map(|(_, id)| id));
-    if known.is_some_and(|known| known.digest == digest) {
+    let digest = sha256_hex(&bytes) + &source.digest_suffix();
+    if source.record(&file.path).is_some_and(|record| record.digest == digest) {
         return Prepared::Unchanged;
     }
     let size = bytes.len() as u64;
@@ -73,39 +106,30 @@ pub(super) fn prepare(
         digest,
         passages: chunks.len() as u64,
     };
-    match passages(title, &document, chunks, &record, origin) {
+    match passages(title, &document, chunks, &record, source) {
         Ok(passages) => Prepared::Passages(record, passages),
         Err(error) => Prepared::NotEmbedded(error),
     }
 }
 
-/// Whether passages with this digest have the vectors of this embedder.
-pub(super) fn has_vectors_of(digest: &str, embedder: Option<EmbedderId>) -> bool {
-    digest.get(SHA256_CHARS..) == Some(&suffix(embedder))
-}
-
 const SHA256_CHARS: usize = 64;
-
-/// The suffix of a file's digest: the embedder of its passages.
-fn suffix(embedder: Option<EmbedderId>) -> String {
-    embedder.map_or_else(String::new, |id| format!("-{id}"))
-}
 
 fn passages(
     title: &str,
     document: &Document,
     chunks: Vec<Chunk>,
     record: &FileRecord,
-    origin: &PassageOrigin<'_>,
+    source: &Source,
 ) -> Result<Vec<TantivyDocument>, SearchError> {
-    let fields = origin.fields;
+    let fields = source.fields;
+    let (file, url) = (source.file_term(&record.path), source.url(&record.path));
     let sample = document.sample(Language::SAMPLE_BYTES);
     let language = Language::detect(&sample);
     let mut extractor = TermExtractor::new(language);
     let mut passages = Vec::with_capacity(chunks.len());
     let are_croatian = Language::is_croatian_document(language, &sample);
-    let mut vectors = match origin.embedder {
-        Some((embedder, id)) => vectors(embedder, id, title, &chunks, are_croatian)?.into_iter(),
+    let mut vectors = match &source.embedder {
+        Some((embedder, id)) => vectors(embedder, *id, title, &chunks, are_croatian)?.into_iter(),
         None => Vec::new().into_iter(),
     };
     for chunk in chunks {
@@ -122,9 +146,9 @@ fn passages(
         }
         passage.add_text(fields.title, title);
         passage.add_text(fields.text, chunk.text);
-        passage.add_text(fields.url, &origin.url);
-        passage.add_text(fields.collection, origin.collection);
-        passage.add_text(fields.file, &origin.file);
+        passage.add_text(fields.url, &url);
+        passage.add_text(fields.collection, &source.id);
+        passage.add_text(fields.file, &file);
         if !chunk.heading.is_empty() {
             passage.add_text(fields.heading, chunk.heading);
         }
@@ -132,7 +156,7 @@ fn passages(
             passage.add_text(fields.date, date.to_string());
         }
         if passages.is_empty() {
-            passage.add_text(fields.first_of, origin.collection);
+            passage.add_text(fields.first_of, &source.id);
             passage.add_text(fields.record, serde_json::to_string(record).expect("text and numbers are JSON"));
         }
         passages.push(passage);

@@ -16,8 +16,8 @@ use tantivy::{
     DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, SegmentReader, TERMINATED, TantivyDocument, Term,
 };
 
+use super::catalogue::{collection_id, file_term};
 use super::embedding::{EmbedderId, QuestionVector};
-use super::indexer::{collection_id, file_term};
 use super::panics::catch_panic;
 use super::schema::{Fields, VECTOR, schema};
 use super::terms::{QueryTerm, TermField, query_terms};
