@@ -32,6 +32,7 @@ pub(super) struct DocumentFile {
 pub(super) struct FileRecord {
     #[serde(with = "encoded_path")]
     pub(super) path: PathBuf,
+    pub(super) url: String,
     pub(super) size: u64,
     pub(super) modified: Option<u128>,
     pub(super) digest: String,
@@ -107,6 +108,7 @@ mod tests {
     fn a_record_reads_back() -> serde_json::Result<()> {
         let mut record = FileRecord {
             path: "a/b c\t.md".into(),
+            url: "local:a/b%20c".into(),
             size: 7,
             modified: Some(1 << 70),
             digest: "00ff".into(),

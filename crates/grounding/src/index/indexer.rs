@@ -136,8 +136,8 @@ impl Indexer {
             url_prefix: url_prefix.clone(),
             indexed_at: Timestamp::now(),
             documents: known.len() as u64,
-            passages: known.values().map(|(record, _)| record.passages).sum(),
-            bytes: known.values().map(|(record, _)| record.size).sum(),
+            passages: known.values().map(|record| record.passages).sum(),
+            bytes: known.values().map(|record| record.size).sum(),
         };
         let source = Source { folder, id, url_prefix, known, embedder, fields: writer.fields };
         let report = AddReport::default();
@@ -276,7 +276,7 @@ impl AddRun<'_> {
 
     /// Deletes a file's passages, at most once in a run. Returns false if there were none.
     fn forget(&mut self, path: &Path) -> bool {
-        let Some((record, _)) = self.source.known.get(path) else { return false };
+        let Some(record) = self.source.known.get(path) else { return false };
         self.writer.delete_file(&self.source.file_term(path));
         self.collection.documents -= 1;
         self.collection.passages -= record.passages;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use tantivy::TantivyDocument;
 
 use super::catalogue::{encode_path, file_term};
@@ -14,6 +15,7 @@ use super::language::Language;
 use super::schema::Fields;
 use super::split::{Chunk, split};
 use super::terms::{TermExtractor, Terms};
+use crate::Passage;
 use crate::search::SearchError;
 
 /// Relative to a word in the text.
@@ -34,8 +36,8 @@ pub(super) struct Source {
     /// The collection's id.
     pub(super) id: String,
     pub(super) url_prefix: Option<String>,
-    /// Records and URLs of the files that are in the index.
-    pub(super) known: HashMap<PathBuf, (FileRecord, String)>,
+    /// The files that are in the index.
+    pub(super) known: HashMap<PathBuf, FileRecord>,
     /// With its id. Without one, passages get no vectors.
     pub(super) embedder: Option<(Embedder, EmbedderId)>,
     pub(super) fields: Fields,
@@ -61,7 +63,7 @@ impl Source {
 
     /// The record of a file. `None` if its URL has changed, because then it is indexed again, even with the same contents.
     fn record(&self, path: &Path) -> Option<&FileRecord> {
-        self.known.get(path).filter(|(_, url)| *url == self.url(path)).map(|(record, _)| record)
+        self.known.get(path).filter(|record| record.url == self.url(path))
     }
 
     /// The suffix of a file's digest: the embedder of its passages.
@@ -100,6 +102,7 @@ pub(super) fn prepare(source: &Source, child: Option<&mut ChildSession<'_>>, fil
     let chunks = split(title, &document.blocks);
     let record = FileRecord {
         path: file.path.clone(),
+        url: source.url(&file.path),
         size,
         // If the size has changed since the listing, the time belongs to other contents.
         modified: file.modified.filter(|_| file.size == size),
@@ -122,7 +125,7 @@ fn passages(
     source: &Source,
 ) -> Result<Vec<TantivyDocument>, SearchError> {
     let fields = source.fields;
-    let (file, url) = (source.file_term(&record.path), source.url(&record.path));
+    let file = source.file_term(&record.path);
     let sample = document.sample(Language::SAMPLE_BYTES);
     let language = Language::detect(&sample);
     let mut extractor = TermExtractor::new(language);
@@ -144,24 +147,27 @@ fn passages(
         if let Some(vector) = vectors.next() {
             passage.add_bytes(fields.vector, &vector);
         }
-        passage.add_text(fields.title, title);
-        passage.add_text(fields.text, chunk.text);
-        passage.add_text(fields.url, &url);
+        // Often only the heading contains the topic of a passage.
+        let text = match chunk.heading.is_empty() {
+            true => chunk.text,
+            false => format!("{}\n{}", chunk.heading, chunk.text),
+        };
+        let stored =
+            Passage { title: title.to_owned(), url: record.url.clone(), text, date: document.date, score: None };
+        passage.add_text(fields.passage, json(&stored));
         passage.add_text(fields.collection, &source.id);
         passage.add_text(fields.file, &file);
-        if !chunk.heading.is_empty() {
-            passage.add_text(fields.heading, chunk.heading);
-        }
-        if let Some(date) = document.date {
-            passage.add_text(fields.date, date.to_string());
-        }
         if passages.is_empty() {
             passage.add_text(fields.first_of, &source.id);
-            passage.add_text(fields.record, serde_json::to_string(record).expect("text and numbers are JSON"));
+            passage.add_text(fields.record, json(record));
         }
         passages.push(passage);
     }
     Ok(passages)
+}
+
+fn json(stored: &impl Serialize) -> String {
+    serde_json::to_string(stored).expect("text and numbers are JSON")
 }
 
 /// The vectors of passages as bytes. Title and heading are part of a passage's meaning.
