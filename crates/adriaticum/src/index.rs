@@ -8,7 +8,7 @@ use chat::{Message, Role};
 use format::{count, number};
 use grounding::Grounder;
 use grounding::index::{
-    AddOptions, AddReport, ChildProgram, Extractor, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
+    AddOptions, AddReport, ChildProgram, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
 };
 use grounding::scorer::Scorer;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub(crate) async fn run(settings: &Settings, command: IndexCommand) -> Result<()
             }
             let id = claim(settings, &indexer).await?;
             let options = AddOptions { url_prefix: url.map(checked_prefix).transpose()? };
-            let indexer = indexer.with_new_id(id).with_extractor(Extractor::Child(own_program()));
+            let indexer = indexer.with_new_id(id).with_child(own_program());
             let embedder = embedder::for_indexing(settings).await?;
             let indexer = indexer.with_embedder(embedder.as_ref().map(|own| own.embedder.clone()));
             folders.iter().try_for_each(|folder| add(&indexer, folder, &options))

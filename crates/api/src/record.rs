@@ -185,10 +185,10 @@ impl<'w> RequestRecord<'w> {
     fn log(&self, log: &dyn RequestLog, outcome: Outcome, total: Duration) {
         let tokens = |count: u32| Field::Number(count.into());
         let micros = |time: Duration| Field::Number(time.as_micros() as u64);
-        let (id, trace) = (self.id.to_text(), self.trace.id().map(|id| id.to_string()));
+        let (id, trace) = (self.id.to_string(), self.trace.id().map(|id| id.to_string()));
         let key = self.caller.as_ref().map(Caller::key);
         log.write(&[
-            ("request_id", Some(Field::Text(id.as_str()))),
+            ("request_id", Some(Field::Text(&id))),
             ("key", key.as_ref().map(|key| Field::Text(key.as_str()))),
             ("status", Some(Field::Number(outcome.status.into()))),
             ("code", outcome.code.map(Field::Text)),

@@ -38,6 +38,6 @@ pub(crate) fn json(status: StatusCode, body: Vec<u8>, id: RequestId) -> Response
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(REQUEST_ID, HeaderValue::from_str(id.to_text().as_str()).expect("a request id is ASCII"));
+    headers.insert(REQUEST_ID, HeaderValue::try_from(id.to_string()).expect("a request id is ASCII"));
     response
 }

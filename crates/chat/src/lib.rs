@@ -14,7 +14,7 @@ pub use completion::{Completion, FinishReason, TokenUsage};
 pub use key::{ApiKey, ApiKeyError, KeyDigest, KeyId, random_base62};
 pub use key_name::{KeyName, KeyNameError};
 pub use request::{ChatRequest, LimitError, MaxTokens, Message, Role, Temperature, limits};
-pub use request_id::{RequestId, RequestIdError, RequestIdText};
+pub use request_id::{RequestId, RequestIdError};
 pub use timestamp::Timestamp;
 
 /// The one model that this service hosts.

@@ -11,7 +11,6 @@ use crate::Timestamp;
 
 const PREFIX: &str = "chatcmpl_";
 const DIGITS: usize = 32;
-const LEN: usize = PREFIX.len() + DIGITS;
 
 /// `chatcmpl_` and 32 hexadecimal digits, ordered by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,14 +65,6 @@ impl RequestId {
         self.unix_micros() / 1_000_000
     }
 
-    /// The id as text, without an allocation, because every response contains it twice.
-    pub fn to_text(self) -> RequestIdText {
-        let mut text = [0; LEN];
-        text[..PREFIX.len()].copy_from_slice(PREFIX.as_bytes());
-        self.0.simple().encode_lower(&mut text[PREFIX.len()..]);
-        RequestIdText(text)
-    }
-
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.into_bytes()
     }
@@ -85,16 +76,7 @@ impl RequestId {
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.to_text().as_str())
-    }
-}
-
-#[derive(Clone, Copy)]
-pub struct RequestIdText([u8; LEN]);
-
-impl RequestIdText {
-    pub fn as_str(&self) -> &str {
-        str::from_utf8(&self.0).expect("a request id is ASCII by construction")
+        write!(f, "{PREFIX}{}", self.0.simple())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Splits a text into the pieces of a SentencePiece model (unigram) with the highest sum of scores. The time is linear
 //! in the text's length.
 
+use prost::Message;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::EncoderError;
@@ -16,8 +17,23 @@ const UNKNOWN_PENALTY: f32 = 10.0;
 const MAX_TOKENS: usize = 512;
 const MAX_CHARS: usize = 4 * MAX_TOKENS;
 
+/// SentencePiece's file in protobuf's format. A piece's id is its position.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ModelFile {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<PieceMessage>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PieceMessage {
+    #[prost(bytes = "vec", tag = "1")]
+    text: Vec<u8>,
+    #[prost(float, tag = "2")]
+    score: f32,
+}
+
 struct Piece {
-    text: Box<[u8]>,
+    text: Vec<u8>,
     id: u32,
     score: f32,
 }
@@ -29,19 +45,11 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Reads the file. Its messages in field 1 are the pieces, with their text in field 1 and their score in field 2.
     pub(crate) fn parse(model: &[u8]) -> Result<Self, EncoderError> {
-        let mut sorted = Vec::new();
-        for (field, value) in Fields(model).collect::<Option<Vec<_>>>().ok_or(INVALID)? {
-            if field == 1 {
-                let fields = Fields(value).collect::<Option<Vec<_>>>().ok_or(INVALID)?;
-                let find = |wanted: u64| fields.iter().find(|(field, _)| *field == wanted).map(|(_, value)| *value);
-                let score = find(2).and_then(|bytes| bytes.first_chunk()).map_or(0.0, |four| f32::from_le_bytes(*four));
-                let id = u32::try_from(sorted.len()).map_err(|_| INVALID)?;
-                sorted.push(Piece { text: find(1).ok_or(INVALID)?.into(), id, score });
-            }
-        }
-        let lowest = sorted.iter().map(|piece| piece.score).fold(0.0, f32::min);
+        let pieces = ModelFile::decode(model).map_err(|_| INVALID)?.pieces;
+        let lowest = pieces.iter().map(|piece| piece.score).fold(0.0, f32::min);
+        let with_id = |(id, PieceMessage { text, score })| Piece { text, id, score };
+        let mut sorted: Vec<_> = (0..).zip(pieces).map(with_id).collect();
         sorted.retain(|piece| ![UNKNOWN, BEGIN, END].contains(&piece.id) && !piece.text.is_empty());
         sorted.sort_by(|one, other| one.text.cmp(&other.text));
         match sorted.is_empty() {
@@ -120,56 +128,6 @@ fn normalize(text: &str) -> String {
         normalized.push_str(word);
     }
     normalized
-}
-
-/// The fields of a message in protobuf's encoding; `None` for invalid data.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<(u64, &'a [u8])>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field)
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn field(&mut self) -> Option<(u64, &'a [u8])> {
-        let tag = self.varint()?;
-        let length = match tag & 7 {
-            0 => {
-                self.varint()?;
-                0
-            }
-            1 => 8,
-            2 => usize::try_from(self.varint()?).ok()?,
-            5 => 4,
-            _ => return None,
-        };
-        let (value, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some((tag >> 3, value))
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            number |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use grounding::index::{AddOptions, AddReport, ChildProgram, Extractor, Indexer};
+use grounding::index::{AddOptions, AddReport, ChildProgram, Indexer};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -18,7 +18,7 @@ fn add(pages: usize, script: &str, timeout: Duration) -> Result<AddReport, Box<d
     }
     fs::write(documents.join("a.txt"), "The rudder is light.")?;
     let program = ChildProgram::new("/bin/sh", ["-c", script]).with_timeout(timeout);
-    let indexer = Indexer::new(root.path().join("index")).with_extractor(Extractor::Child(program));
+    let indexer = Indexer::new(root.path().join("index")).with_child(program);
     Ok(indexer.add(&documents, &AddOptions::default(), &mut |_| ())?)
 }
 
@@ -35,11 +35,11 @@ fn the_file_of_a_misbehaving_process_is_skipped_with_the_reason() -> TestResult 
         // It sends invalid data, or endless data.
         ("exec /bin/cat", long, "damaged"),
         ("exec /usr/bin/yes", long, "damaged"),
-        ("printf 'd\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
-        ("printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
+        ("printf 'o\\377\\377\\377\\377'; exec /bin/sleep 600", long, "damaged"),
+        ("printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'; exec /bin/cat >/dev/null", Duration::from_secs(2), "late"),
         // It writes more errors than fit into a pipe.
         (
-            "/usr/bin/head -c 1000000 /dev/zero >&2; printf 'r\\004\\000\\000\\000late'; exec /bin/cat >/dev/null",
+            "/usr/bin/head -c 1000000 /dev/zero >&2; printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'; exec /bin/cat >/dev/null",
             Duration::from_secs(2),
             "late",
         ),
@@ -59,7 +59,7 @@ fn the_file_of_a_misbehaving_process_is_skipped_with_the_reason() -> TestResult 
 /// The limit of its CPU time is permanent, and the rest must suffice for the next file.
 #[test]
 fn a_process_with_much_used_cpu_time_is_replaced() -> TestResult {
-    let answer = "/bin/sleep 1.1; printf 'r\\004\\000\\000\\000late'";
+    let answer = "/bin/sleep 1.1; printf 'o\\016\\000\\000\\000{\"Err\":\"late\"}'";
     let script = format!("{answer}; {answer}; exec /bin/cat >/dev/null");
     let pages = 4 * std::thread::available_parallelism()?.get();
     let report = add(pages, &script, Duration::from_secs(2))?;
@@ -73,7 +73,7 @@ fn without_the_program_every_page_is_skipped() -> TestResult {
     fs::write(root.path().join("a.html"), "<p>The anchor is heavy.")?;
     let program = ChildProgram::new("/no/such/program", [""; 0]);
     let index = tempfile::tempdir()?;
-    let indexer = Indexer::new(index.path().join("index")).with_extractor(Extractor::Child(program));
+    let indexer = Indexer::new(index.path().join("index")).with_child(program);
     let report = indexer.add(root.path(), &AddOptions::default(), &mut |_| ())?;
     assert!(report.skipped[0].1.contains("no process could be started"), "{report:?}");
     Ok(())

@@ -244,7 +244,7 @@ impl Member {
             let model = self.model.read();
             wire::runtime::request(request, model.as_ref().map_or(MODEL, |model| &model.name))
         };
-        let id = Bytes::copy_from_slice(attribution.id.to_text().as_str().as_bytes());
+        let id = Bytes::from(attribution.id.to_string());
         let mut request = self.request(Method::POST, &self.completions_path, body.into());
         let headers = request.headers_mut();
         headers.insert(header::CONTENT_TYPE, JSON);

@@ -85,8 +85,8 @@ impl ErrorCode {
 }
 
 pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
-    let request_id = request_id.to_text();
-    let error = ErrorObject { code: code.as_str(), message, request_id: request_id.as_str() };
+    let request_id = request_id.to_string();
+    let error = ErrorObject { code: code.as_str(), message, request_id: &request_id };
     to_bytes(&Envelope { error }, 128 + message.len())
 }
 

@@ -8,7 +8,7 @@ use crate::json::JsonWriter;
 const FRAME_BYTES: usize = 384;
 
 pub fn completion(completion: &Completion, id: RequestId) -> Vec<u8> {
-    completion_object(completion, id.to_text().as_str(), id.unix_seconds(), MODEL, None)
+    completion_object(completion, &id.to_string(), id.unix_seconds(), MODEL, None)
 }
 
 /// `cached_tokens` is an addition of our own engine to the API's object.

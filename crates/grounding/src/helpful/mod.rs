@@ -6,7 +6,7 @@
 
 mod classifier;
 
-pub use classifier::{QuestionClassifier, last_turn, train};
+pub use classifier::{QuestionClassifier, last_turn};
 
 use chat::{Message, Role};
 

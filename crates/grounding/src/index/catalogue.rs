@@ -1,14 +1,14 @@
 //! The list of indexed folders, stored as the payload of every commit: never older or newer than the passages.
-//! Format: a line with the version and the index's id, then a line for each collection with six values separated by tabs.
-//! Text is percent-encoded.
+//! Format: a line with the version, then JSON.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use serde::{Deserialize, Serialize};
 
+use super::files::sha256_hex;
 use super::schema::VERSION;
 use super::{IndexError, IndexId};
 
@@ -18,8 +18,9 @@ const MAGIC: &str = "adriaticum index";
 const PATH_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A folder whose documents are indexed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collection {
+    #[serde(with = "encoded_path")]
     pub folder: PathBuf,
     /// Without one, URLs begin with `local:`.
     pub url_prefix: Option<String>,
@@ -31,7 +32,7 @@ pub struct Collection {
     pub bytes: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Catalogue {
     pub(super) id: IndexId,
     pub(super) collections: Vec<Collection>,
@@ -43,23 +44,17 @@ impl Catalogue {
     }
 
     pub(super) fn parse(payload: &str) -> Result<Self, IndexError> {
-        let mut lines = payload.lines();
-        let first = lines.next().and_then(|line| line.strip_prefix(MAGIC)?.trim().split_once(' '));
-        let id = match first {
-            Some((version, id)) if version == VERSION.to_string() => IndexId::from(id.to_owned()),
-            _ => return Err(IndexError::OtherVersion),
-        };
-        let collections: Option<_> = lines.map(parse_line).collect();
-        let collections = collections.ok_or_else(|| IndexError::Unreadable("its list of folders is damaged".into()))?;
-        Ok(Self { id, collections })
+        match payload.split_once('\n') {
+            Some((first, json)) if first == first_line() => {
+                serde_json::from_str(json).map_err(|_| IndexError::Unreadable("its list of folders is damaged".into()))
+            }
+            _ => Err(IndexError::OtherVersion),
+        }
     }
 
     pub(super) fn format(&self) -> String {
-        let mut payload = format!("{MAGIC} {VERSION} {}\n", self.id);
-        for collection in &self.collections {
-            payload.push_str(&format_line(collection));
-        }
-        payload
+        let json = serde_json::to_string(self).expect("text and numbers are JSON");
+        format!("{}\n{json}", first_line())
     }
 
     pub(super) fn get(&self, folder: &Path) -> Option<&Collection> {
@@ -75,35 +70,48 @@ impl Catalogue {
     }
 }
 
+fn first_line() -> String {
+    format!("{MAGIC} {VERSION}")
+}
+
 pub(super) fn encode_path(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), PATH_ENCODE_SET).to_string()
 }
 
-pub(super) fn decode_path(encoded: &str) -> PathBuf {
-    PathBuf::from(OsString::from_vec(percent_decode_str(encoded).collect()))
+/// The term of a file, by its path within the folder.
+pub(super) fn file_term(collection: &str, path: &Path) -> String {
+    format!("{collection}/{}", encode_path(path))
 }
 
-fn format_line(collection: &Collection) -> String {
-    let Collection { folder, url_prefix, indexed_at, documents, passages, bytes } = collection;
-    let prefix = percent_encode(url_prefix.as_deref().unwrap_or_default().as_bytes(), NON_ALPHANUMERIC);
-    format!("{}\t{prefix}\t{indexed_at}\t{documents}\t{passages}\t{bytes}\n", encode_path(folder))
+/// A short term for a folder.
+pub(super) fn collection_id(folder: &Path) -> String {
+    sha256_hex(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
 }
 
-fn parse_line(line: &str) -> Option<Collection> {
-    let mut values = line.split('\t');
-    let collection = Collection {
-        folder: decode_path(values.next()?),
-        url_prefix: Some(percent_decode_str(values.next()?).decode_utf8().ok()?.into_owned()).filter(|p| !p.is_empty()),
-        indexed_at: values.next()?.parse().ok()?,
-        documents: values.next()?.parse().ok()?,
-        passages: values.next()?.parse().ok()?,
-        bytes: values.next()?.parse().ok()?,
-    };
-    values.next().is_none().then_some(collection)
+/// Paths in JSON, which need not be UTF-8.
+pub(super) mod encoded_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::path::{Path, PathBuf};
+
+    use percent_encoding::percent_decode_str;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in crate::index) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::encode_path(path))
+    }
+
+    pub(in crate::index) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        let encoded = String::deserialize(deserializer)?;
+        Ok(OsString::from_vec(percent_decode_str(&encoded).collect()).into())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     #[test]
@@ -128,10 +136,10 @@ mod tests {
 
     #[test]
     fn other_versions_are_distinguished_from_damaged_payloads() {
-        let other = format!("{MAGIC} {} id\n", VERSION + 1);
+        let other = format!("{MAGIC} {}\n{{}}", VERSION + 1);
         assert!(matches!(Catalogue::parse(&other), Err(IndexError::OtherVersion)));
         assert!(matches!(Catalogue::parse(""), Err(IndexError::OtherVersion)));
-        let cut_off = format!("{MAGIC} {VERSION} id\n/srv\t\t1970");
+        let cut_off = format!("{MAGIC} {VERSION}\n{{\"id\":\"id\",\"coll");
         assert!(matches!(Catalogue::parse(&cut_off), Err(IndexError::Unreadable(_))));
     }
 }

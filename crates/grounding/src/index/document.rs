@@ -1,12 +1,11 @@
 //! A document of any format: a title, a date, and headings and paragraphs in order.
 
 use jiff::civil::Date;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Document {
     pub(super) title: Option<String>,
-    #[serde(serialize_with = "write_date", deserialize_with = "read_date")]
     pub(super) date: Option<Date>,
     pub(super) blocks: Vec<Block>,
 }
@@ -75,13 +74,4 @@ pub(super) fn collapse_whitespace(text: &str) -> String {
         collapsed.push_str(word);
     }
     collapsed
-}
-
-fn write_date<S: Serializer>(date: &Option<Date>, serializer: S) -> Result<S::Ok, S::Error> {
-    date.map(|date| date.to_string()).serialize(serializer)
-}
-
-fn read_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Date>, D::Error> {
-    let date = Option::<String>::deserialize(deserializer)?;
-    date.map(|date| date.parse().map_err(serde::de::Error::custom)).transpose()
 }

@@ -4,10 +4,11 @@ use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
-use super::catalogue::{decode_path, encode_path};
+use super::catalogue::encoded_path;
 use super::extract::Format;
 
 /// Larger than any document that people read.
@@ -27,9 +28,11 @@ pub(super) struct DocumentFile {
 }
 
 /// The index's record of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileRecord {
+    #[serde(with = "encoded_path")]
     pub(super) path: PathBuf,
+    pub(super) url: String,
     pub(super) size: u64,
     pub(super) modified: Option<u128>,
     pub(super) digest: String,
@@ -40,26 +43,6 @@ impl FileRecord {
     /// Whether the file is certainly unchanged, without reading it.
     pub(super) fn is_current(&self, file: &DocumentFile) -> bool {
         self.size == file.size && self.modified.is_some() && self.modified == file.modified
-    }
-
-    pub(super) fn format(&self) -> String {
-        let Self { path, size, modified, digest, passages } = self;
-        let modified = modified.map_or_else(String::new, |nanoseconds| nanoseconds.to_string());
-        format!("{size}\t{modified}\t{digest}\t{passages}\t{}", encode_path(path))
-    }
-
-    pub(super) fn parse(line: &str) -> Option<Self> {
-        let mut values = line.split('\t');
-        Some(Self {
-            size: values.next()?.parse().ok()?,
-            modified: match values.next()? {
-                "" => None,
-                nanoseconds => Some(nanoseconds.parse().ok()?),
-            },
-            digest: values.next()?.to_owned(),
-            passages: values.next()?.parse().ok()?,
-            path: decode_path(values.next()?),
-        })
     }
 }
 
@@ -122,18 +105,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_reads_back() {
+    fn a_record_reads_back() -> serde_json::Result<()> {
         let mut record = FileRecord {
             path: "a/b c\t.md".into(),
+            url: "local:a/b%20c".into(),
             size: 7,
             modified: Some(1 << 70),
             digest: "00ff".into(),
             passages: 3,
         };
-        assert_eq!(FileRecord::parse(&record.format()), Some(record.clone()));
+        assert_eq!(serde_json::from_str::<FileRecord>(&serde_json::to_string(&record)?)?, record);
         record.modified = None;
-        assert_eq!(FileRecord::parse(&record.format()), Some(record));
-        assert_eq!(FileRecord::parse("7\t"), None);
+        assert_eq!(serde_json::from_str::<FileRecord>(&serde_json::to_string(&record)?)?, record);
+        assert!(serde_json::from_str::<FileRecord>("{\"path\":\"a\"}").is_err());
+        Ok(())
     }
 
     #[test]

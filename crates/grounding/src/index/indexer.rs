@@ -3,7 +3,7 @@
 //! Several threads read and split files; one passes their passages to the writer. Commits contain whole files, so that an
 //! interrupted run continues where it stopped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use std::thread;
 
 use jiff::Timestamp;
 
-use super::catalogue::{Catalogue, Collection, encode_path};
-use super::embedding::{Embedder, EmbedderId};
-use super::extract::Extractor;
-use super::files::{DocumentFile, FileRecord, list_documents, sha256_hex};
-use super::prepare::{PassageOrigin, Prepared, has_vectors_of, prepare};
+use super::catalogue::{Catalogue, Collection, collection_id};
+use super::embedding::Embedder;
+use super::extract::{ChildProgram, ChildSession, STACK_BYTES};
+use super::files::{DocumentFile, list_documents};
+use super::prepare::{Prepared, Source, prepare};
 use super::writer::{COMMIT_INTERVAL, CommitInterval, DirectoryLock, Writer, lock_for_writing};
 use super::{IndexError, IndexId, META_FILE};
 
@@ -30,7 +30,7 @@ const MAX_READ_AHEAD: usize = 16;
 pub struct Indexer {
     folder: PathBuf,
     commit_interval: CommitInterval,
-    extractor: Extractor,
+    child: Option<ChildProgram>,
     embedder: Option<Embedder>,
     /// The id of a new index; random unless given.
     new_id: Option<IndexId>,
@@ -69,18 +69,12 @@ pub struct AddReport {
 impl Indexer {
     /// The folder of the index, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self {
-            folder: folder.into(),
-            commit_interval: COMMIT_INTERVAL,
-            extractor: Extractor::default(),
-            embedder: None,
-            new_id: None,
-        }
+        Self { folder: folder.into(), commit_interval: COMMIT_INTERVAL, child: None, embedder: None, new_id: None }
     }
 
-    /// Sets how documents are read.
-    pub fn with_extractor(self, extractor: Extractor) -> Self {
-        Self { extractor, ..self }
+    /// Documents are read in processes of this program, which have limits. Without it, they are read in this process.
+    pub fn with_child(self, program: ChildProgram) -> Self {
+        Self { child: Some(program), ..self }
     }
 
     /// Sets the embedder of passages. `add` indexes files again whose passages have other vectors, or none.
@@ -138,16 +132,16 @@ impl Indexer {
         let id = collection_id(&folder);
         let known = writer.records(&id)?;
         let collection = Collection {
-            url_prefix,
+            folder: folder.clone(),
+            url_prefix: url_prefix.clone(),
             indexed_at: Timestamp::now(),
             documents: known.len() as u64,
-            passages: known.values().map(|(record, _)| record.passages).sum(),
-            bytes: known.values().map(|(record, _)| record.size).sum(),
-            folder,
+            passages: known.values().map(|record| record.passages).sum(),
+            bytes: known.values().map(|record| record.size).sum(),
         };
-        let (commit_interval, extractor) = (self.commit_interval, self.extractor.clone());
+        let source = Source { folder, id, url_prefix, known, embedder, fields: writer.fields };
         let report = AddReport::default();
-        AddRun { writer, catalogue, collection, id, known, commit_interval, extractor, embedder, report }.run(progress)
+        AddRun { indexer: self, source: &source, writer, catalogue, collection, report }.run(progress)
     }
 
     /// `None` if the folder is not in the index.
@@ -184,23 +178,19 @@ impl LockedIndex {
 }
 
 /// One run of `Indexer::add`.
-struct AddRun {
+struct AddRun<'a> {
+    indexer: &'a Indexer,
+    source: &'a Source,
     writer: Writer,
     catalogue: Catalogue,
     /// Includes uncommitted files.
     collection: Collection,
-    id: String,
-    /// Records and URLs from before this run.
-    known: HashMap<PathBuf, (FileRecord, String)>,
-    commit_interval: CommitInterval,
-    extractor: Extractor,
-    embedder: Option<(Embedder, EmbedderId)>,
     report: AddReport,
 }
 
-impl AddRun {
+impl AddRun<'_> {
     fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<AddReport, IndexError> {
-        let (found, unreadable) = list_documents(&self.collection.folder);
+        let (found, unreadable) = list_documents(&self.source.folder);
         self.report.skipped = unreadable;
         self.remove_missing(&found);
         let mut done = 0;
@@ -209,7 +199,7 @@ impl AddRun {
             progress(Progress { done, total: found.len(), passages: adding.collection.passages });
         };
         let (same, read): (Vec<&DocumentFile>, Vec<&DocumentFile>) =
-            found.iter().partition(|found| self.is_unchanged(found));
+            found.iter().partition(|found| self.source.is_unchanged(found));
         self.report.unchanged = same.len() as u64;
         report_progress(&self, same.len());
         self.read_files(&read, &mut |adding| report_progress(adding, 1))?;
@@ -221,50 +211,21 @@ impl AddRun {
 
     fn remove_missing(&mut self, found: &[DocumentFile]) {
         let present: HashSet<&Path> = found.iter().map(|found| found.path.as_path()).collect();
-        let gone: Vec<PathBuf> = self.known.keys().filter(|path| !present.contains(path.as_path())).cloned().collect();
-        for path in gone {
-            self.forget(&path);
+        for path in self.source.known.keys().filter(|path| !present.contains(path.as_path())) {
+            self.forget(path);
             self.report.removed += 1;
         }
     }
 
-    /// Decided without reading the file.
-    fn is_unchanged(&self, found: &DocumentFile) -> bool {
-        self.known.get(&found.path).is_some_and(|(record, url)| {
-            record.is_current(found)
-                && has_vectors_of(&record.digest, self.embedder.as_ref().map(|(_, id)| *id))
-                && *url == self.url(&found.path)
-        })
-    }
-
     /// Reads files on as many threads as there are cores.
     fn read_files(&mut self, files: &[&DocumentFile], done: &mut dyn FnMut(&Self)) -> Result<(), IndexError> {
-        // A file with a new URL is indexed again, even with the same contents.
-        let known: Vec<Option<FileRecord>> = files
-            .iter()
-            .map(|found| self.known.get(&found.path).filter(|(_, url)| *url == self.url(&found.path)))
-            .map(|known| known.map(|(record, _)| record.clone()))
-            .collect();
-        let terms: Vec<(String, String)> =
-            files.iter().map(|found| (file_term(&self.id, &found.path), self.url(&found.path))).collect();
-        let (folder, id, fields) = (self.collection.folder.clone(), self.id.clone(), self.writer.fields);
-        let (next, extractor, embedder) = (AtomicUsize::new(0), self.extractor.clone(), self.embedder.clone());
+        let (source, indexer, next) = (self.source, self.indexer, AtomicUsize::new(0));
         let (sender, prepared) = mpsc::sync_channel(MAX_READ_AHEAD);
-        let read = |sender: mpsc::SyncSender<(usize, Prepared)>| {
-            let mut session = extractor.session();
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(found) = files.get(at) else { break };
-                let (file, url) = terms[at].clone();
-                let origin = PassageOrigin {
-                    fields,
-                    collection: &id,
-                    file,
-                    url,
-                    embedder: embedder.as_ref().map(|(embedder, id)| (embedder, *id)),
-                };
+        let read = |sender: mpsc::SyncSender<(_, Prepared)>| {
+            let mut child = indexer.child.as_ref().map(ChildSession::new);
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // The receiver is gone if a write has failed.
-                if sender.send((at, prepare(&mut session, &folder, found, known[at].as_ref(), &origin))).is_err() {
+                if sender.send((&file.path, prepare(source, child.as_mut(), file))).is_err() {
                     break;
                 }
             }
@@ -272,12 +233,14 @@ impl AddRun {
         thread::scope(|scope| {
             for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
                 let sender = sender.clone();
-                scope.spawn(|| read(sender));
+                let reader = thread::Builder::new().name("document".into()).stack_size(STACK_BYTES);
+                let started = reader.spawn_scoped(scope, || read(sender));
+                started.map_err(|error| IndexError::Unwritable(format!("no thread could be started: {error}")))?;
             }
             drop(sender);
-            for (at, prepared) in prepared {
-                self.apply(&files[at].path, prepared)?;
-                if self.writer.should_commit(self.commit_interval) {
+            for (path, prepared) in prepared {
+                self.apply(path, prepared)?;
+                if self.writer.should_commit(indexer.commit_interval) {
                     self.commit()?;
                 }
                 done(self);
@@ -290,7 +253,7 @@ impl AddRun {
         match prepared {
             Prepared::Unchanged => self.report.unchanged += 1,
             Prepared::Skipped(reason) => {
-                self.report.skipped.push((self.collection.folder.join(path), reason));
+                self.report.skipped.push((self.source.folder.join(path), reason));
                 self.report.removed += u64::from(self.forget(path));
             }
             Prepared::NotEmbedded(error) => {
@@ -311,11 +274,10 @@ impl AddRun {
         Ok(())
     }
 
-    /// Deletes a file's passages. Returns false if there were none.
+    /// Deletes a file's passages, at most once in a run. Returns false if there were none.
     fn forget(&mut self, path: &Path) -> bool {
-        let Some((record, _)) = self.known.remove(path) else { return false };
-        let file = file_term(&self.id, path);
-        self.writer.delete_file(&file);
+        let Some(record) = self.source.known.get(path) else { return false };
+        self.writer.delete_file(&self.source.file_term(path));
         self.collection.documents -= 1;
         self.collection.passages -= record.passages;
         self.collection.bytes -= record.size;
@@ -326,18 +288,6 @@ impl AddRun {
         self.collection.indexed_at = Timestamp::now();
         self.catalogue.set(self.collection.clone());
         self.writer.commit(&self.catalogue)
-    }
-
-    /// A document's URL for citations. Never contains its absolute path on this machine.
-    fn url(&self, path: &Path) -> String {
-        let path = encode_path(path);
-        match &self.collection.url_prefix {
-            Some(prefix) => format!("{prefix}{path}"),
-            None => {
-                let name = self.collection.folder.file_name().unwrap_or_default();
-                format!("local:{}/{path}", encode_path(Path::new(name)))
-            }
-        }
     }
 }
 
@@ -354,16 +304,6 @@ fn real_folder(documents: &Path) -> Result<PathBuf, IndexError> {
 
 fn overlaps(one: &Path, other: &Path) -> bool {
     one != other && (one.starts_with(other) || other.starts_with(one))
-}
-
-/// The term of a file, by its path within the folder.
-pub(super) fn file_term(collection: &str, path: &Path) -> String {
-    format!("{collection}/{}", encode_path(path))
-}
-
-/// A short term for a folder.
-pub(super) fn collection_id(folder: &Path) -> String {
-    sha256_hex(folder.as_os_str().as_encoded_bytes())[..16].to_owned()
 }
 
 #[cfg(test)]

@@ -42,9 +42,10 @@ impl Language {
     pub(super) const SAMPLE_BYTES: usize = 4096;
 
     pub(super) fn detect(document: &str) -> Option<Self> {
-        let allowed = Self::SPACED.into_iter().chain([Self::Japanese, Self::Chinese]).map(Self::whatlang).collect();
-        let sample = &document[..document.floor_char_boundary(Self::SAMPLE_BYTES)];
-        Detector::with_allowlist(allowed).detect_lang(sample).and_then(Self::from_whatlang)
+        let mut languages = Self::SPACED.into_iter().chain([Self::Japanese, Self::Chinese]);
+        let detector = Detector::with_allowlist(languages.clone().map(Self::whatlang).collect());
+        let detected = detector.detect_lang(&document[..document.floor_char_boundary(Self::SAMPLE_BYTES)])?;
+        languages.find(|language| language.whatlang() == detected)
     }
 
     /// By the stop words among a question's folded words. Empty if they do not decide: a single stop word may be a content
@@ -90,21 +91,6 @@ impl Language {
             Self::Japanese => Lang::Jpn,
             Self::Chinese => Lang::Cmn,
         }
-    }
-
-    fn from_whatlang(lang: Lang) -> Option<Self> {
-        Some(match lang {
-            Lang::Eng => Self::English,
-            Lang::Deu => Self::German,
-            Lang::Fra => Self::French,
-            Lang::Spa => Self::Spanish,
-            Lang::Ita => Self::Italian,
-            Lang::Por => Self::Portuguese,
-            Lang::Hrv => Self::Croatian,
-            Lang::Jpn => Self::Japanese,
-            Lang::Cmn => Self::Chinese,
-            _ => return None,
-        })
     }
 }
 

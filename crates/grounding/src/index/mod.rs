@@ -30,6 +30,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tantivy::TantivyError;
 
 use catalogue::Catalogue;
@@ -38,7 +39,7 @@ pub use embedding::{
     Embedder, EmbeddingsServer, EmbeddingsUrl, EmbeddingsUrlError, Prefixes, QuestionVector, SentenceEncoder,
     ServedModel,
 };
-pub use extract::{ChildProgram, Extractor, serve as serve_extraction};
+pub use extract::{ChildProgram, serve as serve_extraction};
 pub use indexer::{AddOptions, AddReport, Indexer, LockedIndex, Progress};
 pub use reader::{FileRank, Hit, Index};
 
@@ -48,7 +49,7 @@ use crate::search::SearchError;
 const META_FILE: &str = "meta.json";
 
 /// Identifies an index and its copies on other machines. Random for a new index.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexId(String);
 
 impl IndexId {

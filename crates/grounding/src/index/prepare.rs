@@ -1,17 +1,21 @@
 //! Turns a file into passages, on several threads in parallel. Does not access the index.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use tantivy::TantivyDocument;
 
+use super::catalogue::{encode_path, file_term};
 use super::document::Document;
 use super::embedding::{Embedder, EmbedderId, Vector};
-use super::extract::Session;
+use super::extract::{ChildSession, extract};
 use super::files::{DocumentFile, FileRecord, read, sha256_hex};
 use super::language::Language;
 use super::schema::Fields;
 use super::split::{Chunk, split};
 use super::terms::{TermExtractor, Terms};
+use crate::Passage;
 use crate::search::SearchError;
 
 /// Relative to a word in the text.
@@ -26,36 +30,67 @@ pub(super) enum Prepared {
     Passages(FileRecord, Vec<TantivyDocument>),
 }
 
-/// The common properties of a file's passages.
-pub(super) struct PassageOrigin<'a> {
-    pub(super) fields: Fields,
+/// A folder whose documents are added, with what the index had of it before. Shared by the threads that read them.
+pub(super) struct Source {
+    pub(super) folder: PathBuf,
     /// The collection's id.
-    pub(super) collection: &'a str,
-    /// The term by which the file's passages are deleted.
-    pub(super) file: String,
-    pub(super) url: String,
+    pub(super) id: String,
+    pub(super) url_prefix: Option<String>,
+    /// The files that are in the index.
+    pub(super) known: HashMap<PathBuf, FileRecord>,
     /// With its id. Without one, passages get no vectors.
-    pub(super) embedder: Option<(&'a Embedder, EmbedderId)>,
+    pub(super) embedder: Option<(Embedder, EmbedderId)>,
+    pub(super) fields: Fields,
 }
 
-/// Reads a file and creates its passages, unless its contents equal those of `known`.
-pub(super) fn prepare(
-    session: &mut Session<'_>,
-    folder: &Path,
-    file: &DocumentFile,
-    known: Option<&FileRecord>,
-    origin: &PassageOrigin<'_>,
-) -> Prepared {
-    let bytes = match read(&folder.join(&file.path)) {
+impl Source {
+    /// A document's URL for citations. Never contains its absolute path on this machine.
+    fn url(&self, path: &Path) -> String {
+        let path = encode_path(path);
+        match &self.url_prefix {
+            Some(prefix) => format!("{prefix}{path}"),
+            None => {
+                let name = self.folder.file_name().unwrap_or_default();
+                format!("local:{}/{path}", encode_path(Path::new(name)))
+            }
+        }
+    }
+
+    /// The term by which a file's passages are deleted.
+    pub(super) fn file_term(&self, path: &Path) -> String {
+        file_term(&self.id, path)
+    }
+
+    /// The record of a file. `None` if its URL has changed, because then it is indexed again, even with the same contents.
+    fn record(&self, path: &Path) -> Option<&FileRecord> {
+        self.known.get(path).filter(|record| record.url == self.url(path))
+    }
+
+    /// The suffix of a file's digest: the embedder of its passages.
+    fn digest_suffix(&self) -> String {
+        self.embedder.as_ref().map_or_else(String::new, |(_, id)| format!("-{id}"))
+    }
+
+    /// Decided without reading the file.
+    pub(super) fn is_unchanged(&self, file: &DocumentFile) -> bool {
+        self.record(&file.path).is_some_and(|record| {
+            record.is_current(file) && record.digest.get(SHA256_CHARS..) == Some(&self.digest_suffix())
+        })
+    }
+}
+
+/// Reads a file and creates its passages, unless the index has them.
+pub(super) fn prepare(source: &Source, child: Option<&mut ChildSession<'_>>, file: &DocumentFile) -> Prepared {
+    let bytes = match read(&source.folder.join(&file.path)) {
         Ok(bytes) => bytes,
         Err(reason) => return Prepared::Skipped(reason),
     };
-    let digest = sha256_hex(&bytes) + &suffix(origin.embedder.map(|(_, id)| id));
-    if known.is_some_and(|known| known.digest == digest) {
+    let digest = sha256_hex(&bytes) + &source.digest_suffix();
+    if source.record(&file.path).is_some_and(|record| record.digest == digest) {
         return Prepared::Unchanged;
     }
     let size = bytes.len() as u64;
-    let document = match session.extract(file.format, bytes) {
+    let document = match extract(child, file.format, bytes) {
         Ok(document) => document,
         Err(reason) => return Prepared::Skipped(reason.into_owned()),
     };
@@ -67,45 +102,37 @@ pub(super) fn prepare(
     let chunks = split(title, &document.blocks);
     let record = FileRecord {
         path: file.path.clone(),
+        url: source.url(&file.path),
         size,
         // If the size has changed since the listing, the time belongs to other contents.
         modified: file.modified.filter(|_| file.size == size),
         digest,
         passages: chunks.len() as u64,
     };
-    match passages(title, &document, chunks, &record, origin) {
+    match passages(title, &document, chunks, &record, source) {
         Ok(passages) => Prepared::Passages(record, passages),
         Err(error) => Prepared::NotEmbedded(error),
     }
 }
 
-/// Whether passages with this digest have the vectors of this embedder.
-pub(super) fn has_vectors_of(digest: &str, embedder: Option<EmbedderId>) -> bool {
-    digest.get(SHA256_CHARS..) == Some(&suffix(embedder))
-}
-
 const SHA256_CHARS: usize = 64;
-
-/// The suffix of a file's digest: the embedder of its passages.
-fn suffix(embedder: Option<EmbedderId>) -> String {
-    embedder.map_or_else(String::new, |id| format!("-{id}"))
-}
 
 fn passages(
     title: &str,
     document: &Document,
     chunks: Vec<Chunk>,
     record: &FileRecord,
-    origin: &PassageOrigin<'_>,
+    source: &Source,
 ) -> Result<Vec<TantivyDocument>, SearchError> {
-    let fields = origin.fields;
+    let fields = source.fields;
+    let file = source.file_term(&record.path);
     let sample = document.sample(Language::SAMPLE_BYTES);
     let language = Language::detect(&sample);
     let mut extractor = TermExtractor::new(language);
     let mut passages = Vec::with_capacity(chunks.len());
     let are_croatian = Language::is_croatian_document(language, &sample);
-    let mut vectors = match origin.embedder {
-        Some((embedder, id)) => vectors(embedder, id, title, &chunks, are_croatian)?.into_iter(),
+    let mut vectors = match &source.embedder {
+        Some((embedder, id)) => vectors(embedder, *id, title, &chunks, are_croatian)?.into_iter(),
         None => Vec::new().into_iter(),
     };
     for chunk in chunks {
@@ -120,24 +147,27 @@ fn passages(
         if let Some(vector) = vectors.next() {
             passage.add_bytes(fields.vector, &vector);
         }
-        passage.add_text(fields.title, title);
-        passage.add_text(fields.text, chunk.text);
-        passage.add_text(fields.url, &origin.url);
-        passage.add_text(fields.collection, origin.collection);
-        passage.add_text(fields.file, &origin.file);
-        if !chunk.heading.is_empty() {
-            passage.add_text(fields.heading, chunk.heading);
-        }
-        if let Some(date) = document.date {
-            passage.add_text(fields.date, date.to_string());
-        }
+        // Often only the heading contains the topic of a passage.
+        let text = match chunk.heading.is_empty() {
+            true => chunk.text,
+            false => format!("{}\n{}", chunk.heading, chunk.text),
+        };
+        let stored =
+            Passage { title: title.to_owned(), url: record.url.clone(), text, date: document.date, score: None };
+        passage.add_text(fields.passage, json(&stored));
+        passage.add_text(fields.collection, &source.id);
+        passage.add_text(fields.file, &file);
         if passages.is_empty() {
-            passage.add_text(fields.first_of, origin.collection);
-            passage.add_text(fields.record, record.format());
+            passage.add_text(fields.first_of, &source.id);
+            passage.add_text(fields.record, json(record));
         }
         passages.push(passage);
     }
     Ok(passages)
+}
+
+fn json(stored: &impl Serialize) -> String {
+    serde_json::to_string(stored).expect("text and numbers are JSON")
 }
 
 /// The vectors of passages as bytes. Title and heading are part of a passage's meaning.

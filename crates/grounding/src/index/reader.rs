@@ -13,11 +13,12 @@ use tantivy::collector::{DocSetCollector, TopDocs};
 use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Value};
 use tantivy::{
-    DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, SegmentReader, TERMINATED, TantivyDocument, Term,
+    DocAddress, DocSet, IndexReader, ReloadPolicy, Searcher, SegmentReader, TERMINATED, TantivyDocument, TantivyError,
+    Term,
 };
 
+use super::catalogue::{collection_id, file_term};
 use super::embedding::{EmbedderId, QuestionVector};
-use super::indexer::{collection_id, file_term};
 use super::panics::catch_panic;
 use super::schema::{Fields, VECTOR, schema};
 use super::terms::{QueryTerm, TermField, query_terms};
@@ -326,19 +327,9 @@ impl Index {
     }
 
     fn passage(&self, stored: TantivyDocument, score: f32) -> tantivy::Result<Passage> {
-        let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default();
-        let heading = text(self.fields.heading);
-        Ok(Passage {
-            title: text(self.fields.title).to_owned(),
-            url: text(self.fields.url).to_owned(),
-            // Often only the heading contains the topic of a passage.
-            text: match heading {
-                "" => text(self.fields.text).to_owned(),
-                heading => format!("{heading}\n{}", text(self.fields.text)),
-            },
-            date: text(self.fields.date).parse().ok(),
-            score: Some(score),
-        })
+        let json = stored.get_first(self.fields.passage).and_then(|value| value.as_str()).unwrap_or_default();
+        let damaged = |_| TantivyError::InternalError("a stored passage is damaged".into());
+        Ok(Passage { score: Some(score), ..serde_json::from_str(json).map_err(damaged)? })
     }
 
     /// The newest commit. Reads one file's metadata each time, which takes a microsecond and needs no watcher thread.

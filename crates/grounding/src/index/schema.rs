@@ -3,7 +3,7 @@
 use tantivy::schema::{FAST, Field, IndexRecordOption, STORED, STRING, Schema, TextFieldIndexing, TextOptions};
 
 /// An index of another version is not read.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 pub(super) const VECTOR: &str = "vector";
 
@@ -15,17 +15,14 @@ pub(super) struct Fields {
     pub(super) parts: Field,
     /// Absent without an embedder.
     pub(super) vector: Field,
-    pub(super) title: Field,
-    pub(super) heading: Field,
-    pub(super) text: Field,
-    pub(super) url: Field,
-    pub(super) date: Field,
+    /// As JSON.
+    pub(super) passage: Field,
     pub(super) collection: Field,
     /// The term by which a changed file's passages are deleted.
     pub(super) file: Field,
     /// The collection, only in a file's first passage, to find one passage of each file.
     pub(super) first_of: Field,
-    /// The file's record, only in its first passage.
+    /// The file's record as JSON, only in its first passage.
     pub(super) record: Field,
 }
 
@@ -41,11 +38,7 @@ pub(super) fn schema() -> (Schema, Fields) {
         stems: schema.add_text_field("stems", terms),
         parts: schema.add_text_field("parts", parts),
         vector: schema.add_bytes_field(VECTOR, FAST),
-        title: schema.add_text_field("title", STORED),
-        heading: schema.add_text_field("heading", STORED),
-        text: schema.add_text_field("text", STORED),
-        url: schema.add_text_field("url", STORED),
-        date: schema.add_text_field("date", STORED),
+        passage: schema.add_text_field("passage", STORED),
         collection: schema.add_text_field("collection", STRING),
         file: schema.add_text_field("file", STRING),
         first_of: schema.add_text_field("first_of", STRING),

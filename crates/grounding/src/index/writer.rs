@@ -73,8 +73,8 @@ impl Writer {
         super::catalogue(&self.index)
     }
 
-    /// The records of a collection's files, each with its URL.
-    pub(super) fn records(&self, collection: &str) -> Result<HashMap<PathBuf, (FileRecord, String)>, IndexError> {
+    /// The records of a collection's files.
+    pub(super) fn records(&self, collection: &str) -> Result<HashMap<PathBuf, FileRecord>, IndexError> {
         self.read_records(collection).map_err(IndexError::reading)
     }
 
@@ -113,7 +113,7 @@ impl Writer {
         self.writer.wait_merging_threads().map_err(IndexError::writing)
     }
 
-    fn read_records(&self, collection: &str) -> tantivy::Result<HashMap<PathBuf, (FileRecord, String)>> {
+    fn read_records(&self, collection: &str) -> tantivy::Result<HashMap<PathBuf, FileRecord>> {
         let reader = self.index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
         let searcher = reader.searcher();
         let first = Term::from_field_text(self.fields.first_of, collection);
@@ -124,10 +124,10 @@ impl Writer {
             while postings.doc() != TERMINATED {
                 if !segment.is_deleted(postings.doc()) {
                     let stored: TantivyDocument = searcher.doc(DocAddress::new(ord, postings.doc()))?;
-                    let text = |field| stored.get_first(field).and_then(|value| value.as_str()).unwrap_or_default();
-                    let record = FileRecord::parse(text(self.fields.record))
-                        .ok_or_else(|| TantivyError::InternalError("the record of a file is damaged".into()))?;
-                    records.insert(record.path.clone(), (record, text(self.fields.url).to_owned()));
+                    let json = stored.get_first(self.fields.record).and_then(|value| value.as_str());
+                    let record: FileRecord = serde_json::from_str(json.unwrap_or_default())
+                        .map_err(|_| TantivyError::InternalError("the record of a file is damaged".into()))?;
+                    records.insert(record.path.clone(), record);
                 }
                 postings.advance();
             }

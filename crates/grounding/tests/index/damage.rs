@@ -65,7 +65,7 @@ fn the_error_for_another_version_has_a_remedy() -> TestResult {
     fixture.write("a.txt", "The anchor is heavy.")?;
     fixture.add()?;
     let meta = fixture.index_folder().join("meta.json");
-    fs::write(&meta, fs::read_to_string(&meta)?.replace("adriaticum index 4 ", "adriaticum index 3 "))?;
+    fs::write(&meta, fs::read_to_string(&meta)?.replace("adriaticum index 5", "adriaticum index 4"))?;
     let opened = Index::open(&fixture.index_folder()).map(|index| index.is_some());
     assert!(matches!(opened, Err(IndexError::OtherVersion)), "{opened:?}");
     let added = fixture.add();

@@ -3,31 +3,11 @@
 //! once, and cosines are mapped to the scale of the sentence encoder.
 
 /// Questions, and passages that answer them. Each question is unrelated to the other passages.
-pub(super) const PAIRS: [(&str, &str); 12] = [
-    (
-        "How do I reset my password?",
-        "Choose \"Forgot password\" on the sign-in page; we send you a link for a new one.",
-    ),
-    ("When is the office closed?", "Our offices are closed on Sundays and on public holidays."),
-    ("What does shipping to Austria cost?", "Delivery: parcels within the European Union cost 9 euros each."),
-    (
-        "The coffee machine leaks water.",
-        "If water drips from the brewing unit, replace the rubber seal and descale it.",
-    ),
-    ("Who approves travel expenses?", "Costs of business trips are signed off by the head of the department."),
-    ("How many days of vacation do I have?", "Every employee is entitled to 28 days of paid leave a year."),
-    ("Which paint should I use outside?", "For facades we recommend a silicate coating that lets the wall breathe."),
-    ("My dog has eaten chocolate.", "Cocoa is poisonous for pets: call a veterinarian at once."),
-    (
-        "What is the speed limit on this road?",
-        "In residential streets no one may drive faster than 30 kilometres per hour.",
-    ),
-    ("How is bread dough proved?", "Let the loaf rise in a warm place for an hour before you bake it."),
-    ("When was the bridge built?", "The crossing over the river was opened to traffic in 1932."),
-    ("How do I renew my library card?", "Readers extend their membership at the desk with an identity document."),
-];
+pub(super) fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    include_str!("pairs.txt").lines().filter_map(|line| line.split_once('\t'))
+}
 
-/// Means of the sentence encoder's cosines over `PAIRS`.
+/// Means of the sentence encoder's cosines over `pairs`.
 const UNRELATED: f32 = 0.02;
 const RELATED: f32 = 0.33;
 /// With a smaller difference between related and unrelated texts, vectors are useless.
@@ -46,7 +26,7 @@ pub(in crate::index) struct Scale {
 impl Scale {
     pub(super) const OF_SENTENCE_ENCODER: Self = Self { factor: 1.0, offset: 0.0, words_weight: 0.2 };
 
-    /// From the vectors of the questions and passages in `PAIRS`. `None` if they do not distinguish related texts from others.
+    /// From the vectors of the questions and passages in `pairs`. `None` if they do not distinguish related texts from others.
     pub(super) fn measure(questions: &[Vec<f32>], passages: &[Vec<f32>]) -> Option<Self> {
         let (unrelated, related) = means(questions, passages);
         let difference = related - unrelated;
@@ -84,12 +64,19 @@ fn cosine(one: &[f32], other: &[f32]) -> f32 {
 mod tests {
     use super::*;
 
+    const PAIRS: usize = 12;
+
+    #[test]
+    fn every_line_is_a_pair() {
+        assert_eq!((pairs().count(), include_str!("pairs.txt").lines().count()), (PAIRS, PAIRS));
+    }
+
     /// A vector for each text: `own` in a separate direction, and `common` in a shared one.
     fn vectors(common: f32, own: f32) -> Vec<Vec<f32>> {
         let vector = |at: usize| -> Vec<f32> {
-            (0..=PAIRS.len())
+            (0..=PAIRS)
                 .map(|number| {
-                    if number == PAIRS.len() {
+                    if number == PAIRS {
                         common
                     } else if number == at {
                         own
@@ -99,7 +86,7 @@ mod tests {
                 })
                 .collect()
         };
-        (0..PAIRS.len()).map(vector).collect()
+        (0..PAIRS).map(vector).collect()
     }
 
     #[test]
@@ -115,9 +102,9 @@ mod tests {
 
     #[test]
     fn vectors_that_do_not_distinguish_texts_have_no_scale() {
-        let same = vec![vec![0.3; 8]; PAIRS.len()];
+        let same = vec![vec![0.3; 8]; PAIRS];
         assert_eq!(Scale::measure(&same, &same), None);
-        let zeros = vec![vec![0.0; 8]; PAIRS.len()];
+        let zeros = vec![vec![0.0; 8]; PAIRS];
         assert_eq!(Scale::measure(&zeros, &zeros), None);
     }
 }

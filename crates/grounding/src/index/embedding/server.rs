@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use super::scale::PAIRS;
+use super::scale::pairs;
 use super::{EmbedderId, QuestionVector, Scale};
 use crate::search::SearchError;
 use crate::search::clients::{Clients, Transport};
@@ -32,7 +32,7 @@ const PASSAGES_TIMEOUT: Duration = Duration::from_secs(120);
 /// Of a text. Models read a few hundred tokens; servers refuse longer texts or truncate them.
 const MAX_CHARS: usize = 2_000;
 const MAX_QUESTION_CHARS: usize = 500;
-/// A refused text is halved until it is this short.
+/// Texts that are refused together are halved until they are this short.
 const MIN_CHARS: usize = 100;
 const MAX_DIMENSIONS: usize = 8_192;
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
@@ -90,8 +90,8 @@ impl EmbeddingsServer {
             Some(model) => model.clone(),
             None => self.first_model().await?,
         };
-        let questions = PAIRS.map(|(question, _)| self.prefixes.question.clone() + question);
-        let passages = PAIRS.map(|(_, passage)| self.prefixes.passage.clone() + passage);
+        let questions: Vec<_> = pairs().map(|(question, _)| self.prefixes.question.clone() + question).collect();
+        let passages: Vec<_> = pairs().map(|(_, passage)| self.passage(passage)).collect();
         let first = self.post(&requested, &questions, PASSAGES_TIMEOUT).await?;
         let second = self.post(&requested, &passages, PASSAGES_TIMEOUT).await?;
         if first.model != second.model || first.dimensions() != second.dimensions() {
@@ -137,31 +137,18 @@ impl EmbeddingsServer {
         }
         let mut all = Vec::with_capacity(texts.len());
         for texts in texts.chunks(TOGETHER) {
-            let prefixed: Vec<_> = texts.iter().map(|text| self.passage(cut(text, MAX_CHARS))).collect();
-            let vectors = match self.vectors(&model, &prefixed, PASSAGES_TIMEOUT).await {
-                Err(error) if refuses_texts(&error) => self.one_by_one(&model, texts).await,
-                vectors => vectors,
+            let mut chars = MAX_CHARS;
+            let vectors = loop {
+                let prefixed: Vec<_> = texts.iter().map(|text| self.passage(cut(text, chars))).collect();
+                match self.vectors(&model, &prefixed, PASSAGES_TIMEOUT).await {
+                    Err(error) if refuses_texts(&error) && chars > MIN_CHARS => chars /= 2,
+                    vectors => break vectors,
+                }
             };
             self.forget_after(&vectors);
             all.extend(vectors?);
         }
         Ok(all)
-    }
-
-    /// The vectors of texts some of which are too long for the model.
-    async fn one_by_one(&self, model: &ServedModel, texts: &[String]) -> Result<Vec<Vec<f32>>, SearchError> {
-        let mut vectors = Vec::with_capacity(texts.len());
-        for text in texts {
-            let mut chars = MAX_CHARS.min(text.chars().count());
-            vectors.push(loop {
-                match self.vectors(model, &[self.passage(cut(text, chars))], PASSAGES_TIMEOUT).await {
-                    Err(error) if refuses_texts(&error) && chars > MIN_CHARS => chars /= 2,
-                    Ok(one) => break one.into_iter().next().ok_or(SearchError::Malformed)?,
-                    Err(error) => return Err(error),
-                }
-            });
-        }
-        Ok(vectors)
     }
 
     fn passage(&self, text: &str) -> String {

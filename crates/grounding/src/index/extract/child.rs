@@ -68,7 +68,7 @@ pub(in crate::index) struct ChildSession<'a> {
 }
 
 impl<'a> ChildSession<'a> {
-    pub(super) fn new(program: &'a ChildProgram) -> Self {
+    pub(in crate::index) fn new(program: &'a ChildProgram) -> Self {
         Self { program, process: None }
     }
 

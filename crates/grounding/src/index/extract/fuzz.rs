@@ -136,10 +136,10 @@ fn messages() {
     write_outcome(&mut message, &Err("it is late".into())).expect("memory takes everything");
     let corpus = [
         message,
-        b"d\x2f\0\0\0{\"title\":null,\"date\":\"2024-05-01\",\"blocks\":[]}".to_vec(),
+        b"o\x35\0\0\0{\"Ok\":{\"title\":null,\"date\":\"2024-05-01\",\"blocks\":[]}}".to_vec(),
         b"p\x01\0\0\0x".to_vec(),
     ];
-    let words = ["d", "r", "\"Heading\"", "{\"level\":300,\"text\":\"\"}", "\u{0}\u{0}"];
+    let words = ["o", "\"Ok\"", "\"Err\"", "\"Heading\"", "{\"level\":300,\"text\":\"\"}", "\u{0}\u{0}"];
     Target::new("child messages").corpus(corpus).dictionary(words).max_bytes(2_000).run(|input| {
         let file = read_file(&mut &*input);
         let outcome = read_outcome(&mut &*input);

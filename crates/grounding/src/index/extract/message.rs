@@ -1,5 +1,5 @@
 //! The protocol between the program and the child process that reads documents: a file's format and bytes, then its
-//! document as JSON or the reason why there is none. Each message is a type byte, a length and the bytes.
+//! document or the reason why there is none, as JSON. Each message is a type byte, a length and the bytes.
 
 use std::io::{self, Read, Write};
 
@@ -7,53 +7,36 @@ use super::{Format, SkipReason};
 use crate::index::document::Document;
 
 /// Larger than the text of any document that people read.
-const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
-const MAX_REASON_BYTES: usize = 200;
-const TOO_MUCH_TEXT: &str = "there is too much text in it";
+const MAX_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
+const MAX_REASON_CHARS: usize = 200;
 
-const DOCUMENT: u8 = b'd';
-const REASON: u8 = b'r';
+/// The type of an outcome's message. That of a file is its format.
+const OUTCOME: u8 = b'o';
 
 pub(super) fn write_file(output: &mut impl Write, format: Format, bytes: &[u8]) -> io::Result<()> {
-    let format = match format {
-        Format::Markdown => b'm',
-        Format::Text => b't',
-        Format::Html => b'h',
-        Format::Pdf => b'p',
-    };
-    write(output, format, bytes)
+    write(output, format as u8, bytes)
 }
 
 /// `None` at the end of the input.
 pub(super) fn read_file(input: &mut impl Read) -> io::Result<Option<(Format, Vec<u8>)>> {
-    let Some((format, bytes)) = read(input, usize::MAX)? else { return Ok(None) };
-    let format = match format {
-        b'm' => Format::Markdown,
-        b't' => Format::Text,
-        b'h' => Format::Html,
-        b'p' => Format::Pdf,
-        _ => return Err(io::ErrorKind::InvalidData.into()),
-    };
+    let Some((kind, bytes)) = read(input, usize::MAX)? else { return Ok(None) };
+    let format = Format::ALL.into_iter().find(|format| *format as u8 == kind).ok_or(io::ErrorKind::InvalidData)?;
     Ok(Some((format, bytes)))
 }
 
 pub(super) fn write_outcome(output: &mut impl Write, outcome: &Result<Document, SkipReason>) -> io::Result<()> {
-    let reason = match outcome {
-        Ok(document) => match serde_json::to_vec(document) {
-            Ok(json) if json.len() <= MAX_DOCUMENT_BYTES => return write(output, DOCUMENT, &json),
-            _ => TOO_MUCH_TEXT,
-        },
-        Err(reason) => reason,
-    };
-    write(output, REASON, reason.as_bytes())
+    let json = serde_json::to_vec(outcome)?;
+    match json.len() <= MAX_OUTCOME_BYTES {
+        true => write(output, OUTCOME, &json),
+        false => write_outcome(output, &Err("there is too much text in it".into())),
+    }
 }
 
 pub(super) fn read_outcome(input: &mut impl Read) -> io::Result<Result<Document, SkipReason>> {
-    match read(input, MAX_DOCUMENT_BYTES)?.ok_or(io::ErrorKind::UnexpectedEof)? {
-        (DOCUMENT, json) => Ok(Ok(serde_json::from_slice(&json)?)),
-        (REASON, mut reason) => {
-            reason.truncate(MAX_REASON_BYTES);
-            Ok(Err(String::from_utf8_lossy(&reason).into_owned().into()))
+    match read(input, MAX_OUTCOME_BYTES)?.ok_or(io::ErrorKind::UnexpectedEof)? {
+        (OUTCOME, json) => {
+            let outcome: Result<Document, SkipReason> = serde_json::from_slice(&json)?;
+            Ok(outcome.map_err(|reason| reason.chars().take(MAX_REASON_CHARS).collect::<String>().into()))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -98,11 +81,11 @@ mod tests {
     #[test]
     fn messages_read_back() -> io::Result<()> {
         let mut pipe = Vec::new();
-        for format in [Format::Markdown, Format::Text, Format::Html, Format::Pdf] {
+        for format in Format::ALL {
             write_file(&mut pipe, format, b"\0bytes\n")?;
         }
         let mut input = pipe.as_slice();
-        for format in [Format::Markdown, Format::Text, Format::Html, Format::Pdf] {
+        for format in Format::ALL {
             assert_eq!(read_file(&mut input)?, Some((format, b"\0bytes\n".to_vec())));
         }
         assert_eq!(read_file(&mut input)?, None);
@@ -124,7 +107,7 @@ mod tests {
     #[test]
     fn an_invalid_message_is_an_error() {
         for input in
-            [&b""[..], b"d", b"d\x02\0\0\0{", b"d\x02\0\0\0xx", b"x\0\0\0\0", b"d\xff\xff\xff\xff", b"Segmentation"]
+            [&b""[..], b"o", b"o\x02\0\0\0{", b"o\x02\0\0\0xx", b"x\0\0\0\0", b"o\xff\xff\xff\xff", b"Segmentation"]
         {
             assert!(read_outcome(&mut &*input).is_err(), "{input:?}");
         }
