@@ -32,7 +32,7 @@ const PASSAGES_TIMEOUT: Duration = Duration::from_secs(120);
 /// Of a text. Models read a few hundred tokens; servers refuse longer texts or truncate them.
 const MAX_CHARS: usize = 2_000;
 const MAX_QUESTION_CHARS: usize = 500;
-/// Texts that are refused together are halved until they are this short.
+/// A refused text is halved until it is this short.
 const MIN_CHARS: usize = 100;
 const MAX_DIMENSIONS: usize = 8_192;
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
@@ -137,18 +137,31 @@ impl EmbeddingsServer {
         }
         let mut all = Vec::with_capacity(texts.len());
         for texts in texts.chunks(TOGETHER) {
-            let mut chars = MAX_CHARS;
-            let vectors = loop {
-                let prefixed: Vec<_> = texts.iter().map(|text| self.passage(cut(text, chars))).collect();
-                match self.vectors(&model, &prefixed, PASSAGES_TIMEOUT).await {
-                    Err(error) if refuses_texts(&error) && chars > MIN_CHARS => chars /= 2,
-                    vectors => break vectors,
-                }
+            let prefixed: Vec<_> = texts.iter().map(|text| self.passage(cut(text, MAX_CHARS))).collect();
+            let vectors = match self.vectors(&model, &prefixed, PASSAGES_TIMEOUT).await {
+                Err(error) if refuses_texts(&error) => self.one_by_one(&model, texts).await,
+                vectors => vectors,
             };
             self.forget_after(&vectors);
             all.extend(vectors?);
         }
         Ok(all)
+    }
+
+    /// The vectors of texts some of which are too long for the model.
+    async fn one_by_one(&self, model: &ServedModel, texts: &[String]) -> Result<Vec<Vec<f32>>, SearchError> {
+        let mut vectors = Vec::with_capacity(texts.len());
+        for text in texts {
+            let mut chars = MAX_CHARS.min(text.chars().count());
+            vectors.push(loop {
+                match self.vectors(model, &[self.passage(cut(text, chars))], PASSAGES_TIMEOUT).await {
+                    Err(error) if refuses_texts(&error) && chars > MIN_CHARS => chars /= 2,
+                    Ok(one) => break one.into_iter().next().ok_or(SearchError::Malformed)?,
+                    Err(error) => return Err(error),
+                }
+            });
+        }
+        Ok(vectors)
     }
 
     fn passage(&self, text: &str) -> String {
