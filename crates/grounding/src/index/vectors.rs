@@ -76,9 +76,10 @@ impl Vectors {
     fn preselect(&self, searcher: &Searcher, question: &QuestionVector) -> Vec<DocAddress> {
         let mut near = Vec::new();
         for ((ord, reader), segment) in (0..).zip(searcher.segment_readers()).zip(&self.segments) {
-            for (doc, (prefix, length)) in (0..).zip(&segment.prefixes) {
+            let products = question.dot_prefixes(&segment.prefixes);
+            for ((doc, product), (_, length)) in (0..).zip(products).zip(&segment.prefixes) {
                 if *length > 0.0 && !reader.is_deleted(doc) {
-                    near.push((question.dot_prefix(prefix) as f32 / length, DocAddress::new(ord, doc)));
+                    near.push((product as f32 / length, DocAddress::new(ord, doc)));
                 }
             }
         }

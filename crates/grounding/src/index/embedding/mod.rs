@@ -10,9 +10,12 @@ mod vector;
 use std::fmt;
 use std::sync::Arc;
 
+use pulp::Arch;
+
 pub(super) use scale::Scale;
 pub use sentences::SentenceEncoder;
 pub use server::{EmbeddingsServer, EmbeddingsUrl, EmbeddingsUrlError, Prefixes, ServedModel};
+use vector::DotPrefixes;
 pub(super) use vector::{Prefix, Vector};
 
 use crate::search::SearchError;
@@ -60,9 +63,9 @@ impl QuestionVector {
         self.scale.words_weight
     }
 
-    /// The product with the beginning of a passage's vector.
-    pub(super) fn dot_prefix(&self, prefix: &Prefix) -> i32 {
-        vector::dot(&self.prefix, prefix)
+    /// The products with the beginnings of passages' vectors.
+    pub(super) fn dot_prefixes(&self, prefixes: &[(Prefix, f32)]) -> Vec<i32> {
+        Arch::new().dispatch(DotPrefixes { question: &self.prefix, prefixes })
     }
 }
 

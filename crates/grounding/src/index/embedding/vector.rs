@@ -1,5 +1,7 @@
 //! A vector quantized to bytes. Its length does not matter, because vectors are compared by angle.
 
+use pulp::{Simd, WithSimd};
+
 use super::EmbedderId;
 
 const ID_BYTES: usize = size_of::<EmbedderId>();
@@ -46,9 +48,28 @@ impl Vector {
     }
 }
 
+/// The products of a question's prefix with many others, compiled for the vectors of this CPU.
+pub(super) struct DotPrefixes<'a> {
+    pub(super) question: &'a Prefix,
+    pub(super) prefixes: &'a [(Prefix, f32)],
+}
+
+impl WithSimd for DotPrefixes<'_> {
+    type Output = Vec<i32>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> Vec<i32> {
+        let mut products = vec![0; self.prefixes.len()];
+        for (product, (prefix, _)) in products.iter_mut().zip(self.prefixes) {
+            *product = dot(self.question, prefix);
+        }
+        products
+    }
+}
+
 /// The dot product over the length of the shorter vector.
 #[inline(always)]
-pub(super) fn dot(one: &[i8], other: &[i8]) -> i32 {
+fn dot(one: &[i8], other: &[i8]) -> i32 {
     one.iter().zip(other).map(|(one, other)| i32::from(i16::from(*one) * i16::from(*other))).sum()
 }
 
