@@ -278,7 +278,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::connections::{ConnectionSlots, Entry, Peer};
+    use crate::connections::{ConnectionSlots, Peer};
     use crate::response_body::ResponseBody;
 
     const IDLE: Duration = Duration::from_millis(800);
@@ -316,7 +316,7 @@ mod tests {
             let (near, mut far) = tokio::io::duplex(512);
             let (_stages, stage) = watch::channel(DrainStage::Serving);
             let timeouts = Timeouts { head: IDLE, idle: IDLE };
-            let Some(Entry::Free(slot)) = ConnectionSlots::new(1, 1).open(&Peer::Proxied(1)) else { panic!("no slot") };
+            let Some((slot, _)) = ConnectionSlots::new(1, 1).open(&Peer::Proxied(1)) else { panic!("no slot") };
             let served = tokio::spawn(serve_stream(Box::new(near), false, slot, timeouts, stage, Arc::new(Slow)));
             far.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
             let mut received = Vec::new();
