@@ -4,7 +4,7 @@ use api::{Health, SearchOutage};
 use maud::{Markup, html};
 use runtimes::Availability;
 
-use crate::overview::runtime_table;
+use crate::overview::runtime_table::runtime_table;
 use crate::page::{Area, ConsoleResult, SignedIn, copyable, empty, failed, heading, measured};
 use crate::playground;
 use crate::usage;
@@ -42,7 +42,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             }
         }
         @if health.runtimes.len() > 1 {
-            section.card data-live { (runtime_table::table(&health.runtimes, user.is_admin())) }
+            section.card data-live { (runtime_table(&health.runtimes, user.is_admin())) }
         }
         section.card {
             h2 { "API" }

@@ -119,6 +119,29 @@ pub(crate) fn columns(titles: &[&str]) -> Markup {
     }
 }
 
+/// A table whose rows have one cell for each of its `columns`. The first cell is the row's header.
+pub(crate) fn table<const N: usize>(
+    label: &str,
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = [Markup; N]>,
+) -> Markup {
+    let rows = html! {
+        @for row in rows {
+            tr {
+                @for (number, (title, cell)) in titles.iter().zip(row).enumerate() {
+                    @match (number, *title, title.strip_prefix('>')) {
+                        (0, title, _) => th scope="row" data-label=(title) { (cell) },
+                        (_, "", _) => td.actions { (cell) },
+                        (_, title, None) => td data-label=(title) { (cell) },
+                        (_, _, Some(title)) => td.right data-label=(title) { (cell) },
+                    }
+                }
+            }
+        }
+    };
+    data_table(label, columns(&titles), rows)
+}
+
 pub(crate) fn error_message(text: Option<&str>) -> Markup {
     html! { @if let Some(text) = text { p.error role="alert" { (text) } } }
 }

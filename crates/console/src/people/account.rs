@@ -5,8 +5,8 @@ use store::{Account, PersonName, SessionRecord, SignInMethod};
 
 use crate::credentials::{MIN_CHARS, NewPassword};
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, columns, csrf_field, data_table,
-    found, heading, parse_id, password_input, sentence, time,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, heading,
+    parse_id, password_input, sentence, table, time,
 };
 use crate::sign_in::check_password;
 
@@ -91,24 +91,21 @@ fn password_card(user: &SignedIn<'_>, account: &Account) -> Markup {
 
 /// The button of a row posts to `{path}/{session}/end`.
 pub(crate) fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord], path: &str) -> Markup {
-    html! {
-        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Method", "Last used", ""]), html! {
-            @for session in sessions {
-                tr {
-                    th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
-                    td data-label="Address" { (session.origin.address) }
-                    td data-label="Signed in" { (time(session.created_at)) }
-                    td data-label="Method" { (method_name(session.method)) }
-                    td data-label="Last used" { (time(session.seen_at)) }
-                    td.actions {
-                        @if session.id == user.session.id { span.badge.active { "this session" } } @else {
-                            (button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"))
-                        }
-                    }
-                }
-            }
-        }))
-    }
+    let rows = sessions.iter().map(|session| {
+        let action = match session.id == user.session.id {
+            true => html! { span.badge.active { "this session" } },
+            false => button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"),
+        };
+        [
+            browser(&session.origin.agent),
+            html! { (session.origin.address) },
+            time(session.created_at),
+            html! { (method_name(session.method)) },
+            time(session.seen_at),
+            action,
+        ]
+    });
+    table("Sessions", ["Browser", "Address", "Signed in", "Method", "Last used", ""], rows)
 }
 
 fn method_name(method: SignInMethod) -> &'static str {

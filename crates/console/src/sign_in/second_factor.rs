@@ -5,8 +5,8 @@ use store::{PasskeyRecord, RecoveryCode, SecondFactors};
 
 use crate::credentials::AuthenticatorKey;
 use crate::page::{
-    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, columns, csrf_field,
-    data_table, found, heading, password_input, time, time_or,
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, csrf_field, found,
+    heading, password_input, table, time, time_or,
 };
 use crate::sign_in::check_password;
 
@@ -82,20 +82,15 @@ fn password_field() -> Markup {
 }
 
 fn passkey_table(user: &SignedIn<'_>, passkeys: &[PasskeyRecord]) -> Markup {
-    data_table(
-        "Passkeys",
-        columns(&["Name", "Added", "Last used", ""]),
-        html! {
-            @for passkey in passkeys {
-                tr {
-                    th scope="row" data-label="Name" { (passkey.name) }
-                    td data-label="Added" { (time(passkey.created_at)) }
-                    td data-label="Last used" { (time_or(passkey.used_at, "never")) }
-                    td.actions { (removal(user, &format!("/account/passkeys/{}/remove", passkey.id), "Remove")) }
-                }
-            }
-        },
-    )
+    let rows = passkeys.iter().map(|passkey| {
+        [
+            html! { (passkey.name) },
+            time(passkey.created_at),
+            time_or(passkey.used_at, "never"),
+            removal(user, &format!("/account/passkeys/{}/remove", passkey.id), "Remove"),
+        ]
+    });
+    table("Passkeys", ["Name", "Added", "Last used", ""], rows)
 }
 
 fn passkey_form(user: &SignedIn<'_>) -> Markup {

@@ -10,9 +10,9 @@ use serde::Serialize;
 use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
 
 use crate::page::{
-    Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns,
-    copyable, data_table, empty, error_message, export_links, heading, parse_id, period, period_inputs, relative_time,
-    search_input, select, time,
+    Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn,
+    copyable, empty, error_message, export_links, heading, parse_id, period, period_inputs, relative_time,
+    search_input, select, table, time,
 };
 
 const PAGE_SIZE: usize = 50;
@@ -135,7 +135,7 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         (heading("Requests", export_links("/requests", &kept.with("before", ""))))
         (filters)
         div data-live {
-            @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (table(&history.rows)) }
+            @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (request_table(&history.rows)) }
             (history.links(&kept, "requests"))
             @if history.is_cut {
                 p.quiet { "The search for one page is limited. There may be older requests that match." }
@@ -191,30 +191,21 @@ async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
     })
 }
 
-fn table(rows: &[RecordedRequest]) -> Markup {
+fn request_table(rows: &[RecordedRequest]) -> Markup {
     let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
-    html! {
-        @let head = columns(&["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"]);
-        div.request-list {
-            (data_table("Requests", head, html! {
-                @for row in rows {
-                    tr {
-                        th scope="row" data-label="Request" {
-                            a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
-                        }
-                        td data-label="Received" { (relative_time(row.request_id.timestamp())) }
-                        td data-label="Key" { (row.key_name) }
-                        td data-label="Outcome" { (outcome(row)) }
-                        td.right data-label="Tokens in + out" {
-                            (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
-                        }
-                        td.right data-label="Total" { (tokens(row.usage.total)) }
-                        td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
-                    }
-                }
-            }))
-        }
-    }
+    let titles = ["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"];
+    let rows = rows.iter().map(|row| {
+        [
+            html! { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } },
+            relative_time(row.request_id.timestamp()),
+            html! { (row.key_name) },
+            outcome(row),
+            html! { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) },
+            html! { (tokens(row.usage.total)) },
+            html! { (format::micros(row.total_us as f64)) },
+        ]
+    });
+    html! { div.request-list { (table("Requests", titles, rows)) } }
 }
 
 fn outcome(row: &RecordedRequest) -> Markup {
