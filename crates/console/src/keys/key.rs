@@ -103,7 +103,7 @@ pub(crate) fn page_with_secret(
             p { a.button href=(next) { "Done" } }
         }
     };
-    user.page(Area::Keys, "New API key", content)
+    user.bare_page(Area::Keys, "New API key", content)
 }
 
 /// The key and its limit in the form.
@@ -136,14 +136,14 @@ async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> Conso
         limits::of_key(user, key.id).await?
     };
     let settings = settings::forms(user, key).await?;
+    let actions = html! {
+        a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
+        a.button href={ "/requests?key=" (key.id) } { "Requests" }
+        @if key.revoked_at.is_none() && !key.playground {
+            a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" }
+        }
+    };
     let content = html! {
-        (heading(&key.name, html! {
-            a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
-            a.button href={ "/requests?key=" (key.id) } { "Requests" }
-            @if key.revoked_at.is_none() && !key.playground {
-                a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" }
-            }
-        }))
         section.card {
             (draft.message())
             @if key.playground {
@@ -187,7 +187,7 @@ async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> Conso
         (limits)
         (settings)
     };
-    Ok(user.page(Area::Keys, &key.name, content).with_status(draft.status()))
+    Ok(user.page(Area::Keys, &key.name, actions, content).with_status(draft.status()))
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
@@ -229,7 +229,7 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
             }
         }
     };
-    Ok(user.page(Area::Keys, "Revoke API key", content))
+    Ok(user.bare_page(Area::Keys, "Revoke API key", content))
 }
 
 pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {

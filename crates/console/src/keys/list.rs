@@ -10,8 +10,8 @@ use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, Period};
 
 use crate::keys::key::{badges, create_form};
 use crate::page::{
-    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, heading,
-    measured, now, relative_time, relative_time_or, search_input, select,
+    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, measured, now,
+    relative_time, relative_time_or, search_input, select,
 };
 
 /// The period in which requests and tokens are counted.
@@ -48,8 +48,8 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
     let ids: Vec<KeyId> = paging.cut(&found).iter().map(|(key, _)| *key).collect();
     let keys = store.keys().with_ids(user.viewer(), &ids).await?;
     let has_keys = !found.is_empty() || store.keys().exist(user.viewer()).await?;
+    let actions = html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } };
     let content = html! {
-        (heading("API Keys", html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } }))
         @if !has_keys {
             (empty("No keys yet", html! {
                 p { "Requests are authenticated with an API key. It is shown once, right after it is created." }
@@ -69,7 +69,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
         }
         (create_form(user, draft))
     };
-    Ok(user.page(Area::Keys, "API Keys", content).with_status(draft.status()))
+    Ok(user.page(Area::Keys, "API Keys", actions, content).with_status(draft.status()))
 }
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {

@@ -10,7 +10,7 @@ use crate::limits::form::{EACH_PERSON, EVERYONE, remove_form, scope_value, set_f
 use crate::limits::names::Names;
 use crate::page::{
     Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
-    heading, relative_time,
+    relative_time,
 };
 use crate::people::PersonChoice;
 
@@ -44,7 +44,6 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
     let actions =
         html! { @if user.is_admin() && !limits.is_empty() { a.button.primary href="#set" { "Set a limit" } } };
     let content = html! {
-        (heading("Limits", actions))
         @if limits.is_empty() {
             (empty("No limits", html! {
                 p { "Use is bounded only by the capacity of the service." }
@@ -102,7 +101,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
             }
         }
     };
-    Ok(user.page(Area::Limits, "Limits", content).with_status(draft.status()))
+    Ok(user.page(Area::Limits, "Limits", actions, content).with_status(draft.status()))
 }
 
 /// The limits of a key, for the key's page.

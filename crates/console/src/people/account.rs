@@ -5,8 +5,8 @@ use store::{Account, PersonName, SessionRecord, SignInMethod};
 
 use crate::credentials::{MIN_CHARS, NewPassword};
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, heading,
-    parse_id, password_input, sentence, table, time,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, parse_id,
+    password_input, sentence, table, time,
 };
 use crate::sign_in::check_password;
 
@@ -19,7 +19,6 @@ async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let sessions = user.store().sessions().list(user.viewer()).await?;
     let has_password = user.store().accounts().password(user.viewer()).await?.is_some();
     let content = html! {
-        (heading("Account", html! {}))
         (draft.message())
         section.card {
             h2 { "Profile" }
@@ -57,7 +56,7 @@ async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
             (session_table(user, &sessions, "/account/sessions"))
         }
     };
-    Ok(user.page(Area::Account, "Account", content).with_status(draft.status()))
+    Ok(user.page(Area::Account, "Account", html! {}, content).with_status(draft.status()))
 }
 
 fn provider_name<'a>(user: &SignedIn<'a>) -> &'a str {

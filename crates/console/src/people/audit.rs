@@ -8,7 +8,7 @@ use store::{Admin, AuditPage, AuditQuery, AuditRecord, Store, StoreError, Viewer
 
 use crate::page::{
     Area, BATCH_ROWS, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns, data_table,
-    empty, error_message, export_links, heading, period, period_inputs, relative_time, search_input,
+    empty, error_message, export_links, period, period_inputs, relative_time, search_input,
 };
 
 const PAGE_SIZE: usize = 100;
@@ -79,13 +79,12 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let mut filter = match parse(query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! { (heading("Audit log", html! {})) (error_message(Some(sentence))) (filters(query)) };
-            return Ok(user.page(Area::Audit, "Audit log", content).with_status(StatusCode::BAD_REQUEST));
+            let content = html! { (error_message(Some(sentence))) (filters(query)) };
+            return Ok(user.page(Area::Audit, "Audit log", html! {}, content).with_status(StatusCode::BAD_REQUEST));
         }
     };
     let history = next(user.store(), admin, &mut filter, PAGE_SIZE).await?;
     let content = html! {
-        (heading("Audit log", export_links("/audit", &kept.with("before", ""))))
         (filters(query))
         @if history.rows.is_empty() {
             (empty("No matching entries", html! {
@@ -95,7 +94,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         } @else { (table(&history.rows)) }
         (history.links(&kept, "entries"))
     };
-    Ok(user.page(Area::Audit, "Audit log", content))
+    Ok(user.page(Area::Audit, "Audit log", export_links("/audit", &kept.with("before", "")), content))
 }
 
 fn filters(query: &Fields) -> Markup {

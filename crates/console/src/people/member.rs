@@ -4,8 +4,8 @@ use maud::{Markup, html};
 use store::{Access, Account, AccountId, Email, PersonName, Role, SecondFactors};
 
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, heading,
-    parse_id, sentence, time, time_or,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, parse_id,
+    sentence, time, time_or,
 };
 use crate::people::account::session_table;
 use crate::people::find_by_id;
@@ -19,8 +19,8 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> Con
     let factors = user.store().second_factors().of(account.id).await?;
     let sessions = user.store().sessions().list_of(user.admin()?, account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
+    let actions = html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } };
     let content = html! {
-        (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
         section.card {
             (draft.message())
             form.fields method="post" action={ "/team/" (account.id) "/profile" } {
@@ -69,7 +69,7 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> Con
         }
         @if !is_me { (deletion(user, account)) }
     };
-    Ok(user.page(Area::Team, &account.name, content).with_status(draft.status()))
+    Ok(user.page(Area::Team, &account.name, actions, content).with_status(draft.status()))
 }
 
 fn second_factors(factors: &SecondFactors) -> String {

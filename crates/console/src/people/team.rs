@@ -7,8 +7,7 @@ use store::{Account, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role, 
 
 use crate::page::{
     Area, Column, ConsoleError, ConsoleResult, Fields, Form, Order, Paging, SignedIn, button_form, copyable,
-    csrf_field, data_table, empty, found, heading, parse_id, relative_time, relative_time_or, search_input, select,
-    table,
+    csrf_field, data_table, empty, found, parse_id, relative_time, relative_time_or, search_input, select, table,
 };
 use crate::people::find_by_id;
 
@@ -46,8 +45,8 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
     let passwords = user.console.settings.passwords;
     let is_required = user.store().second_factors().is_required().await?;
     let without_factor = user.store().second_factors().accounts_without(admin).await?;
+    let actions = html! { @if passwords { a.button.primary href="#invite" { "Invite" } } };
     let content = html! {
-        (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
         (members(user, &accounts, query))
         section.card {
@@ -70,7 +69,7 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
             (second_factor_card(user, is_required, &without_factor))
         }
     };
-    Ok(user.page(Area::Team, "Team", content))
+    Ok(user.page(Area::Team, "Team", actions, content))
 }
 
 /// People whom the identity provider may still know.

@@ -63,7 +63,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, refusal: 
         }
     };
     let status = refusal.map_or(StatusCode::FORBIDDEN, |refusal| refusal.status);
-    Ok(user.page(Area::from_path(path), "Confirm", content).with_status(status))
+    Ok(user.bare_page(Area::from_path(path), "Confirm", content).with_status(status))
 }
 
 fn passkey_button(user: &SignedIn<'_>) -> Markup {

@@ -6,7 +6,7 @@ use store::{PasskeyRecord, RecoveryCode, SecondFactors};
 use crate::credentials::AuthenticatorKey;
 use crate::page::{
     Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, csrf_field, found,
-    heading, password_input, table, time, time_or,
+    password_input, table, time, time_or,
 };
 use crate::sign_in::check_password;
 
@@ -26,7 +26,6 @@ async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
 pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let factors = factors(user).await?;
     let content = html! {
-        (heading("Second factor", html! {}))
         @if user.session.lacks_second_factor {
             p.message role="status" {
                 "Your administrator requires a second factor. To continue, set up an authenticator app or a passkey."
@@ -60,7 +59,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResu
         }
         @if !factors.is_empty() { (codes_card(user, factors.recovery_codes)) }
     };
-    Ok(user.page(Area::Account, "Second factor", content).with_status(draft.status()))
+    Ok(user.page(Area::Account, "Second factor", html! {}, content).with_status(draft.status()))
 }
 
 /// A removal form, which requires the password.
@@ -135,7 +134,6 @@ pub(crate) async fn app_page(user: &SignedIn<'_>) -> ConsoleResult {
 fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, draft: &Draft) -> ConsoleResponse {
     let email = user.viewer().account().map_or("", |account| account.email.as_str());
     let content = html! {
-        (heading("Add an authenticator app", html! {}))
         section.card {
             ol {
                 li {
@@ -160,7 +158,7 @@ fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, draft: &Draft) -> 
             }
         }
     };
-    user.page(Area::Account, "Add an authenticator app", content).with_status(draft.status())
+    user.page(Area::Account, "Add an authenticator app", html! {}, content).with_status(draft.status())
 }
 
 pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
@@ -203,7 +201,6 @@ pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleRes
 /// The codes are shown only on this page.
 fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> ConsoleResponse {
     let content = html! {
-        (heading("Recovery codes", html! {}))
         p.message role="status" { (message) }
         section.card {
             p { "Store these codes where you can find them without your device. They are shown only once." }
@@ -214,5 +211,5 @@ fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> Con
             }
         }
     };
-    user.page(Area::Account, "Recovery codes", content)
+    user.page(Area::Account, "Recovery codes", html! {}, content)
 }

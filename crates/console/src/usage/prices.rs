@@ -5,7 +5,7 @@ use store::{Currency, Price, PriceList, Project, TokenPrice};
 
 use crate::page::{
     Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, columns, csrf_field, data_table, empty, found,
-    heading, sentence,
+    sentence,
 };
 
 pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
@@ -15,8 +15,8 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
 async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     user.admin()?;
     let prices = user.store().prices().list(user.viewer()).await?;
+    let actions = html! { a.button href="/usage?range=30d&group=project" { "Usage" } };
     let content = html! {
-        (heading("Prices", html! { a.button href="/usage?range=30d&group=project" { "Usage" } }))
         p.quiet {
             "With prices, usage is also shown as cost: measured tokens times current prices, computed for every page "
             "view. It is not a bill."
@@ -26,7 +26,7 @@ async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
         } @else { (table(user, &prices)) }
         (set_form(user, &prices, draft))
     };
-    Ok(user.page(Area::Usage, "Prices", content).with_status(draft.status()))
+    Ok(user.page(Area::Usage, "Prices", actions, content).with_status(draft.status()))
 }
 
 fn table(user: &SignedIn<'_>, prices: &PriceList) -> Markup {

@@ -11,8 +11,8 @@ use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, Sto
 
 use crate::page::{
     Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn,
-    copyable, empty, error_message, export_links, heading, parse_id, period, period_inputs, relative_time,
-    search_input, select, table, time,
+    copyable, empty, error_message, export_links, parse_id, period, period_inputs, relative_time, search_input, select,
+    table, time,
 };
 
 const PAGE_SIZE: usize = 50;
@@ -126,13 +126,12 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let mut filter = match Filter::parse(user, query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! { (heading("Requests", html! {})) (error_message(Some(sentence))) (filters) };
-            return Ok(user.page(Area::Requests, "Requests", content).with_status(StatusCode::BAD_REQUEST));
+            let content = html! { (error_message(Some(sentence))) (filters) };
+            return Ok(user.page(Area::Requests, "Requests", html! {}, content).with_status(StatusCode::BAD_REQUEST));
         }
     };
     let history = filter.next(user.store(), user.viewer(), PAGE_SIZE).await?;
     let content = html! {
-        (heading("Requests", export_links("/requests", &kept.with("before", ""))))
         (filters)
         div data-live {
             @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (request_table(&history.rows)) }
@@ -142,7 +141,7 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
             }
         }
     };
-    Ok(user.page(Area::Requests, "Requests", content))
+    Ok(user.page(Area::Requests, "Requests", export_links("/requests", &kept.with("before", "")), content))
 }
 
 /// In place of an empty list. `next` is where the search goes on.
@@ -225,7 +224,6 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let row = user.store().usage().request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
     let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
     let content = html! {
-        (heading("Request", html! { a.button href="/requests" { "All requests" } }))
         section.card {
             (copyable("request-id", &row.request_id.to_string()))
             dl.facts {
@@ -245,7 +243,7 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
         }
         section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
     };
-    Ok(user.page(Area::Requests, "Request", content))
+    Ok(user.page(Area::Requests, "Request", html! { a.button href="/requests" { "All requests" } }, content))
 }
 
 fn grounding(row: &RecordedRequest) -> Markup {
