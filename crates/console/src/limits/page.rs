@@ -6,7 +6,7 @@ use format::{number, number_or_dash, percent};
 use maud::{Markup, html};
 use store::{BudgetUse, LimitUse, Scope};
 
-use crate::limits::form::{EACH_PERSON, EVERYONE, remove_form, scope_value, set_form};
+use crate::limits::form::{remove_form, set_form};
 use crate::limits::names::Names;
 use crate::page::{
     Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
@@ -74,7 +74,10 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
                     label { "For"
                         (PersonChoice {
                             field: "scope",
-                            others: &[(EVERYONE, "everyone together"), (EACH_PERSON, "each person")],
+                            others: &[
+                                (&Scope::Everyone.to_string(), "everyone together"),
+                                (&Scope::EachPerson.to_string(), "each person"),
+                            ],
                             selected: None,
                         }.render(&names.people))
                     }
@@ -122,7 +125,7 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
             }
             @if !user.is_admin() && !limits.is_empty() { p.quiet { "Set by an administrator." } }
             @if user.is_admin() {
-                (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
+                (set_form(user, &html! { input type="hidden" name="scope" value=(Scope::Key(key)); }, &back))
             }
         }
     })
