@@ -35,11 +35,7 @@ const COLUMNS: [Column<FoundKey>; 6] = [
 
 type UsageOfKeys = HashMap<KeyId, Figures>;
 
-pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    page_with(user, query, &Draft::default()).await
-}
-
-pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let store = user.store();
     let usage = recent_usage(user).await?;
     let (order, kept) = (Order::from_query(query, &COLUMNS, "-created"), query.only(&FILTERS));

@@ -30,11 +30,7 @@ const COLUMNS: [Column<Row>; 7] = [
     Column::due_time("renews", "Renews", |row| Some(row.limit.budget?.renews_at)),
 ];
 
-pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    page_with(user, query, &Draft::default()).await
-}
-
-pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let names = Names::read(user).await?;
     let limits = user.store().limits().list(user.viewer()).await?.into_iter();
     let mut limits: Vec<_> = limits.map(|limit| Row { sort_name: names.sort_name(limit.limit.scope), limit }).collect();

@@ -6,15 +6,11 @@ use store::{Account, PersonName, SessionRecord, SignInMethod};
 use crate::credentials::{MIN_CHARS, NewPassword};
 use crate::page::{
     Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, parse_id,
-    password_input, sentence, table, time,
+    password_input, table, time,
 };
 use crate::sign_in::check_password;
 
-pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, &Draft::default()).await
-}
-
-async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let account = user.account()?;
     let sessions = user.store().sessions().list(user.viewer()).await?;
     let has_password = user.store().accounts().password(user.viewer()).await?.is_some();
@@ -138,24 +134,16 @@ fn browser(agent: &str) -> Markup {
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let name = match PersonName::parse(form.get("name")) {
-        Ok(name) => name,
-        Err(error) => return page_with(user, &form.refused(Refusal::invalid(sentence(&error)))).await,
-    };
+    let name = PersonName::parse(form.get("name")).map_err(Refusal::from_error)?;
     user.store().accounts().set_own_name(user.viewer(), &name).await?;
     user.redirect_with_message("/account", &format!("Your name is now {}.", name.as_str()))
 }
 
 pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let email = user.account()?.email.as_str();
-    let password = match NewPassword::parse(form.raw("password"), form.raw("again"), email) {
-        Ok(password) => password,
-        Err(error) => return page_with(user, &form.refused(Refusal::invalid(error.to_string()))).await,
-    };
-    let verified = match check_password(user, form.raw("current")).await? {
-        Ok(verified) => verified,
-        Err(refusal) => return page_with(user, &form.refused(refusal)).await,
-    };
+    let password = NewPassword::parse(form.raw("password"), form.raw("again"), email);
+    let password = password.map_err(|error| Refusal::invalid(error.to_string()))?;
+    let verified = check_password(user, form.raw("current")).await?;
     let hash = user.console.passwords.hash(&verified.attempt, password).await.ok_or(ConsoleError::Internal)?;
     if !user.store().accounts().set_password(user.viewer(), user.session.id, &verified.hash, &hash).await? {
         return Err(ConsoleError::SignedOut);
