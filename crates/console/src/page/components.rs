@@ -48,18 +48,8 @@ pub(crate) fn relative_time(at: Timestamp) -> Markup {
     html! { time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="relative" { (written) } }
 }
 
-pub(crate) fn relative_time_or(at: Option<Timestamp>, word: &str) -> Markup {
-    match at {
-        Some(at) => relative_time(at),
-        None => html! { span.quiet { (word) } },
-    }
-}
-
-pub(crate) fn time_or(at: Option<Timestamp>, word: &str) -> Markup {
-    match at {
-        Some(at) => time(at),
-        None => html! { span.quiet { (word) } },
-    }
+pub(crate) fn or_word(content: Option<Markup>, word: &str) -> Markup {
+    content.unwrap_or_else(|| html! { span.quiet { (word) } })
 }
 
 pub(crate) fn csrf_field(sender: &impl FormSender) -> Markup {
