@@ -25,7 +25,7 @@ pub(crate) use self::components::{
 pub use self::console::{Console, ConsoleSettings};
 pub(crate) use self::cookies::Cookie;
 pub(crate) use self::error::{ConsoleError, ConsoleResult, found, parse_id, sentence};
-pub(crate) use self::export::{BATCH_ROWS, Export, Format, csv, export_links};
+pub(crate) use self::export::{Export, Format, csv, export_links};
 pub(crate) use self::form::{Draft, Form, Refusal};
 pub(crate) use self::history::{History, parse_end, period, period_inputs};
 pub(crate) use self::layout::{Area, error_page, signed_out_page};

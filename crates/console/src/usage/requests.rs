@@ -10,9 +10,8 @@ use serde::Serialize;
 use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
 
 use crate::page::{
-    Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn,
-    copyable, empty, error_message, export_links, parse_id, period, period_inputs, relative_time, search_input, select,
-    table, time,
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, copyable, empty,
+    error_message, export_links, parse_id, period, period_inputs, relative_time, search_input, select, table, time,
 };
 
 const PAGE_SIZE: usize = 50;
@@ -64,8 +63,14 @@ impl Filter {
             limit: 0,
         }))
     }
+}
 
-    /// The next rows. Moves the filter to the position after them.
+impl Export for Filter {
+    const NAME: &'static str = "requests";
+    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
+    type Row = RecordedRequest;
+    type Position = RequestId;
+
     async fn next(
         &mut self,
         store: &Store,
@@ -88,17 +93,6 @@ impl Filter {
         query.before = history.next.or(query.before);
         Ok(history)
     }
-}
-
-impl Export for Filter {
-    const NAME: &'static str = "requests";
-    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
-    type Row = RecordedRequest;
-
-    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Vec<RecordedRequest>, bool), StoreError> {
-        let History { rows, next, .. } = self.next(store, viewer, BATCH_ROWS).await?;
-        Ok((rows, next.is_some()))
-    }
 
     fn csv(row: &RecordedRequest) -> impl Serialize {
         RequestRow::for_csv(row)
@@ -114,10 +108,7 @@ fn parse_status(text: &str) -> Option<StatusFilter> {
 }
 
 pub(crate) fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResponse {
-    match Filter::parse(user, query) {
-        Ok(filter) => format.stream(user, filter),
-        Err(sentence) => ConsoleResponse::bad_query(sentence),
-    }
+    format.stream(user, Filter::parse(user, query))
 }
 
 pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
