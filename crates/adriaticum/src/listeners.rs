@@ -96,8 +96,7 @@ impl Listeners {
             keys_per_person: settings.console.keys_per_person,
             webhook: settings.webhook.url.is_some(),
         };
-        let console = Console::new(console, store, api.clone(), sign_ins);
-        console.map_err(|error| CliError::new(format!("the console could not be started: {error}")))
+        Ok(Console::new(console, store, api.clone(), sign_ins))
     }
 
     /// Serves until the stop. Returns the number of connections that were cut off at its deadline.

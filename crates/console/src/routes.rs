@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use http::{Method, header};
+use serde_json::json;
 use transport::Response;
 
 use crate::keys::{key, list as key_list, settings as key_settings};
 use crate::limits::{form as limit_form, page as limits};
 use crate::overview::page as overview;
 use crate::page::{
-    Anonymous, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Cookie, Form, FormSender, Format,
-    SignedIn, assets, error_page, remembered,
+    Anonymous, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Cookie, Draft, Fields, Form,
+    FormSender, Format, Refusal, SignedIn, assets, error_page, remembered,
 };
 use crate::people::{account, audit, member, team};
 use crate::playground::page as playground;
@@ -36,6 +37,9 @@ pub(crate) async fn handle(console: &Arc<Console>, api: &api::Worker, mut reques
         Ok(response) => response,
         // Scripts read the status instead of following a redirect.
         Err(ConsoleError::SignedOut) if !request.is_json() => first_step::redirect_to_sign_in(console, &request),
+        Err(ConsoleError::Refused(refusal)) if request.is_json() => {
+            ConsoleResponse::json(json!({ "error": refusal.text }).to_string()).with_status(refusal.status)
+        }
         Err(error) => {
             if let ConsoleError::Store(error) = &error {
                 tracing::error!(%error, "the console could not reach the database");
@@ -93,29 +97,32 @@ async fn show(console: &Console, path: &[&str], request: &mut ConsoleRequest) ->
     if user.session.lacks_second_factor && !is_for_setting_up(path) {
         return Ok(ConsoleResponse::redirect(second_factor::PATH));
     }
+    let blank = &Draft::default();
     match path {
         [] => overview::page(user).await,
-        ["keys"] => remembered(console, request, "keys", async |query| key_list::page(user, query).await).await,
+        ["keys"] => remembered(console, request, "keys", async |query| key_list::page(user, query, blank).await).await,
         ["keys", id] => key::detail(user, id).await,
         ["keys", id, "revoke"] => key::confirm_revoke(user, id).await,
         ["usage"] => usage::page(user, &request.query).await,
         ["usage.csv"] => usage::export(user, &request.query, Format::Csv).await,
         ["usage.json"] => usage::export(user, &request.query, Format::Json).await,
-        ["prices"] => prices::page(user).await,
+        ["prices"] => prices::page(user, blank).await,
         ["requests"] => requests::list(user, &request.query).await,
         ["requests.csv"] => Ok(requests::export(user, &request.query, Format::Csv)),
         ["requests.json"] => Ok(requests::export(user, &request.query, Format::Json)),
         ["requests", id] => requests::detail(user, id).await,
-        ["limits"] => remembered(console, request, "limits", async |query| limits::page(user, query).await).await,
+        ["limits"] => {
+            remembered(console, request, "limits", async |query| limits::page(user, query, blank).await).await
+        }
         ["playground"] => playground::page(user),
         ["team"] => remembered(console, request, "team", async |query| team::page(user, query).await).await,
-        ["team", id] => member::page(user, id).await,
+        ["team", id] => member::page(user, id, blank).await,
         ["audit"] => audit::page(user, &request.query).await,
         ["audit.csv"] => audit::export(user, &request.query, Format::Csv),
         ["audit.json"] => audit::export(user, &request.query, Format::Json),
-        ["account"] => account::page(user).await,
-        ["account", "second-factor"] => second_factor::page(user).await,
-        ["account", "second-factor", "app"] => second_factor::app_page(user).await,
+        ["account"] => account::page(user, blank).await,
+        ["account", "second-factor"] => second_factor::page(user, blank).await,
+        ["account", "second-factor", "app"] => second_factor::app_page(user, blank).await,
         _ => Err(ConsoleError::NotFound),
     }
 }
@@ -138,14 +145,18 @@ async fn post(console: &Console, api: &api::Worker, path: &[&str], request: &mut
         _ => {
             let form = user.form(request).await?;
             let posted_to = request.head.uri.path();
-            if let Some(refused) = confirmation::check(user, posted_to, &form).await? {
-                return Ok(refused);
+            match confirmation::check(user, &form).await {
+                Err(ConsoleError::Refused(refusal)) => {
+                    return confirmation::page(user, posted_to, &form, Some(refusal)).await;
+                }
+                checked => checked?,
             }
             match change(user, path, &form).await {
                 Err(ConsoleError::NotConfirmed) => confirmation::page(user, posted_to, &form, None).await,
                 Err(ConsoleError::OwnAccount) => {
                     user.redirect_with_message("/account", "Change your own account here.")
                 }
+                Err(ConsoleError::Refused(refusal)) => page_of_refused(user, path, &form, refusal).await,
                 changed => changed,
             }
         }
@@ -189,6 +200,22 @@ async fn change(user: &SignedIn<'_>, path: &[&str], form: &Form) -> ConsoleResul
         ["account", "sessions", id, "end"] => account::end_session(user, id, form).await,
         ["sign-out"] => first_step::sign_out(user, form).await,
         _ => Err(ConsoleError::NotFound),
+    }
+}
+
+/// The page of a form that was refused, with what was typed and the reason; other changes have an error page.
+async fn page_of_refused(user: &SignedIn<'_>, path: &[&str], form: &Form, refusal: Refusal) -> ConsoleResult {
+    let draft = &form.refused(refusal.clone());
+    match path {
+        ["keys"] => key_list::page(user, &Fields::default(), draft).await,
+        ["keys", id, "rename"] => key::page_with(user, &key::find(user, id).await?, draft).await,
+        ["prices"] => prices::page(user, draft).await,
+        ["limits"] => limits::page(user, &Fields::default(), draft).await,
+        ["team", id, "profile" | "delete"] => member::page(user, id, draft).await,
+        ["account", "name" | "password"] => account::page(user, draft).await,
+        ["account", "second-factor", "app"] => second_factor::app_page(user, draft).await,
+        ["account", "second-factor" | "passkeys", ..] => second_factor::page(user, draft).await,
+        _ => Err(refusal.into()),
     }
 }
 

@@ -97,7 +97,7 @@ impl World {
             webhook: false,
         };
         let sign_ins = Arc::new(SignInCounters::new(SIGN_IN_OUTCOMES));
-        let console = Console::new(settings, store.clone(), api.clone(), sign_ins).unwrap();
+        let console = Console::new(settings, store.clone(), api.clone(), sign_ins);
 
         let operator = Viewer::operator();
         let link = store.links().invite(operator.admin().unwrap(), Role::Admin, "Ada", DAY).await.unwrap();

@@ -1,10 +1,12 @@
 //! Requests to the provider. Responses are bounded in size and time, and redirects are not followed.
 
+use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Limited};
 use openidconnect::{AsyncHttpClient, HttpRequest, HttpResponse};
-use reqwest::{Client, redirect};
+use reqwest::{Client, Request, redirect};
 
 use crate::{OidcError, error_chain};
 
@@ -12,16 +14,6 @@ use crate::{OidcError, error_chain};
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 pub(crate) struct HttpClient(Client);
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HttpError {
-    #[error("{0}")]
-    Request(#[from] reqwest::Error),
-    #[error("{0}")]
-    Malformed(#[from] http::Error),
-    #[error("the response is larger than {MAX_RESPONSE_BYTES} bytes")]
-    TooLarge,
-}
 
 impl HttpClient {
     pub(crate) fn new(timeout: Duration) -> Result<Self, OidcError> {
@@ -31,28 +23,18 @@ impl HttpClient {
         Ok(Self(client.map_err(|error| OidcError::Unreachable(error_chain(&error)))?))
     }
 
-    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (head, body) = request.into_parts();
-        let request = self.0.request(head.method, head.uri.to_string()).headers(head.headers).body(body);
-        let mut response = request.send().await?;
-        let mut answer = http::Response::builder().status(response.status());
-        if let Some(headers) = answer.headers_mut() {
-            *headers = response.headers().clone();
-        }
-        let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            if bytes.len() + chunk.len() > MAX_RESPONSE_BYTES {
-                return Err(HttpError::TooLarge);
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        Ok(answer.body(bytes)?)
+    async fn send(&self, request: HttpRequest) -> io::Result<HttpResponse> {
+        let request = Request::try_from(request).map_err(io::Error::other)?;
+        let response = self.0.execute(request).await.map_err(io::Error::other)?;
+        let (head, body) = http::Response::from(response).into_parts();
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(io::Error::other)?;
+        Ok(HttpResponse::from_parts(head, body.to_bytes().into()))
     }
 }
 
 impl<'c> AsyncHttpClient<'c> for HttpClient {
-    type Error = HttpError;
-    type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'c>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<HttpResponse>> + Send + 'c>>;
 
     fn call(&'c self, request: HttpRequest) -> Self::Future {
         Box::pin(self.send(request))

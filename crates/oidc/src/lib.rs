@@ -24,7 +24,7 @@ pub use crate::person::Person;
 use crate::client::{Client, Metadata};
 use crate::discovery::Discovery;
 use crate::http_client::HttpClient;
-use crate::person::{Claims, UserInfo};
+use crate::person::UserInfo;
 
 #[derive(Debug, Clone)]
 pub struct ProviderSettings {
@@ -135,14 +135,12 @@ impl Provider {
                 return Err(OidcError::Invalid("the access token does not belong to the ID token".into()));
             }
         }
-        let authenticated_at = claims.auth_time().and_then(|at| u64::try_from(at.timestamp()).ok());
-        let mut person =
-            Person::from_claims(&Claims::of_id_token(claims), &self.settings.groups_claim, authenticated_at);
+        let mut person = Person::from_claims(claims, &self.settings.groups_claim)?;
         // Many providers return most claims only from the user info endpoint.
         if person.is_incomplete() && client.user_info_url().is_some() {
             let request = client.user_info(tokens.access_token().clone(), Some(claims.subject().clone()));
             let info: UserInfo = request.map_err(invalid)?.request_async(&self.http).await.map_err(invalid)?;
-            person.complete_from(&Claims::of_user_info(&info), &self.settings.groups_claim);
+            person.complete_from(Person::from_claims(&info, &self.settings.groups_claim)?);
         }
         Ok(person)
     }

@@ -1,10 +1,12 @@
 //! A person by the claims of the ID token, completed from the user info if some are missing.
 
+use openidconnect::UserInfoClaims;
 use openidconnect::core::CoreGenderClaim;
-use openidconnect::{IdTokenClaims, UserInfoClaims};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::client::OtherClaims;
+use crate::{OidcError, invalid};
 
 pub(crate) type UserInfo = UserInfoClaims<OtherClaims, CoreGenderClaim>;
 
@@ -24,71 +26,19 @@ pub struct Person {
     pub authenticated_at: Option<u64>,
 }
 
-/// The claims of either source.
-pub(crate) struct Claims<'a> {
-    subject: &'a str,
-    email: Option<String>,
-    is_email_verified: Option<bool>,
-    name: Option<String>,
-    others: &'a OtherClaims,
-}
-
-/// A macro, because both sources have methods of the same names but no common trait.
-macro_rules! claims {
-    ($claims:expr) => {{
-        let name = $claims.name().and_then(|name| name.get(None)).map(|name| name.to_string());
-        Claims {
-            subject: $claims.subject().as_str(),
-            email: $claims.email().map(|email| email.to_string()),
-            is_email_verified: $claims.email_verified(),
-            name: name.or_else(|| $claims.preferred_username().map(|name| name.to_string())),
-            others: $claims.additional_claims(),
-        }
-    }};
-}
-
-impl<'a> Claims<'a> {
-    pub(crate) fn of_id_token(claims: &'a IdTokenClaims<OtherClaims, CoreGenderClaim>) -> Self {
-        claims!(claims)
-    }
-
-    pub(crate) fn of_user_info(claims: &'a UserInfo) -> Self {
-        claims!(claims)
-    }
-
-    fn other(&self, name: &str) -> Option<&'a Value> {
-        self.others.0.get(name)
-    }
-
-    fn text(&self, name: &str) -> Option<String> {
-        self.other(name)?.as_str().map(str::to_owned)
-    }
-
-    /// The claim is a list of strings or one string. Its name may be a path: `realm_access.roles`.
-    fn groups(&self, claim: &str) -> Option<Vec<String>> {
-        let found = self.other(claim).or_else(|| {
-            let (first, rest) = claim.split_once('.')?;
-            rest.split('.').try_fold(self.other(first)?, |value, part| value.get(part))
-        })?;
-        match found {
-            Value::String(group) => Some(vec![group.clone()]),
-            Value::Array(groups) => Some(groups.iter().filter_map(Value::as_str).map(str::to_owned).collect()),
-            _ => None,
-        }
-    }
-}
-
 impl Person {
-    pub(crate) fn from_claims(claims: &Claims<'_>, groups_claim: &str, authenticated_at: Option<u64>) -> Self {
-        Self {
-            subject: claims.subject.to_owned(),
-            email: claims.email.clone(),
-            is_email_verified: claims.is_email_verified,
-            name: claims.name.clone(),
-            groups: claims.groups(groups_claim),
-            session: claims.text("sid"),
-            authenticated_at,
-        }
+    pub(crate) fn from_claims(claims: impl Serialize, groups_claim: &str) -> Result<Self, OidcError> {
+        let claims = serde_json::to_value(claims).map_err(invalid)?;
+        let text = |name: &str| claims.get(name)?.as_str().map(str::to_owned);
+        Ok(Self {
+            subject: text("sub").ok_or_else(|| OidcError::Invalid("it has no subject".into()))?,
+            email: text("email"),
+            is_email_verified: claims.get("email_verified").and_then(Value::as_bool),
+            name: text("name").or_else(|| text("preferred_username")),
+            groups: groups(&claims, groups_claim),
+            session: text("sid"),
+            authenticated_at: claims.get("auth_time").and_then(Value::as_u64),
+        })
     }
 
     pub(crate) fn is_incomplete(&self) -> bool {
@@ -96,12 +46,21 @@ impl Person {
     }
 
     /// Adds missing claims. Address and verification always come from the same source.
-    pub(crate) fn complete_from(&mut self, claims: &Claims<'_>, groups_claim: &str) {
+    pub(crate) fn complete_from(&mut self, other: Self) {
         if self.email.is_none() {
-            self.email.clone_from(&claims.email);
-            self.is_email_verified = claims.is_email_verified;
+            (self.email, self.is_email_verified) = (other.email, other.is_email_verified);
         }
-        self.name = self.name.take().or_else(|| claims.name.clone());
-        self.groups = self.groups.take().or_else(|| claims.groups(groups_claim));
+        self.name = self.name.take().or(other.name);
+        self.groups = self.groups.take().or(other.groups);
+    }
+}
+
+/// The claim is a list of strings or one string. Its name may be a path: `realm_access.roles`.
+fn groups(claims: &Value, name: &str) -> Option<Vec<String>> {
+    let at_path = || name.split('.').try_fold(claims, |value, part| value.get(part));
+    match claims.get(name).or_else(at_path)? {
+        Value::String(group) => Some(vec![group.clone()]),
+        Value::Array(groups) => Some(groups.iter().filter_map(Value::as_str).map(str::to_owned).collect()),
+        _ => None,
     }
 }

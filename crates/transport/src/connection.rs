@@ -6,26 +6,26 @@
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
 use http::{HeaderMap, HeaderValue, Request, Version, header};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::io::{InspectReader, InspectWriter};
 
 use crate::activity::Activity;
 use crate::connections::{ConnectionSlot, RequestSlot};
 use crate::listener::DrainStage;
 use crate::parse_errors::ParseErrors;
-use crate::response_body::{Response, ResponseBody};
+use crate::response_body::Response;
 use crate::site::Rejection;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -120,7 +120,13 @@ pub(crate) async fn serve_stream(
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
                 drop(in_flight);
-                Ok::<_, Infallible>(response.map(|body| SentBody { body, _request: request }))
+                // The request is open until its response's body is dropped.
+                Ok::<_, Infallible>(response.map(|body| {
+                    body.map_err(move |error| {
+                        let _held = &request;
+                        error
+                    })
+                }))
             }
         }
     });
@@ -136,14 +142,14 @@ pub(crate) async fn serve_stream(
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
             .keep_alive_interval(timeouts.idle)
             .keep_alive_timeout(HTTP2_PING_TIMEOUT)
-            .serve_connection(TokioIo::new(MonitoredSocket { socket, activity: activity.clone() }), service);
+            .serve_connection(monitor(socket, &activity), service);
         run(pin!(connection), http2::Connection::graceful_shutdown, &activity, timeouts, stage).await;
     } else {
         let socket = ParseErrors::new(socket, move |why| handler.reject(why));
         let connection = http1::Builder::new()
             .max_header_size(MAX_HEAD_BYTES)
             .max_buf_size(BUFFER_BYTES)
-            .serve_connection(TokioIo::new(MonitoredSocket { socket, activity: activity.clone() }), service);
+            .serve_connection(monitor(socket, &activity), service);
         run(pin!(connection), http1::Connection::graceful_shutdown, &activity, timeouts, stage).await;
     }
 }
@@ -256,67 +262,15 @@ impl Drop for InFlight {
     }
 }
 
-/// A response's body, and the request that it belongs to.
-struct SentBody {
-    body: ResponseBody,
-    _request: Option<OpenRequest>,
-}
-
-impl Body for SentBody {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A socket that notes when bytes are received and sent. hyper writes to it in one piece: a response is copied once more, which
-/// costs less than the second path through every layer.
-struct MonitoredSocket<S> {
-    socket: S,
-    activity: Arc<Activity>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for MonitoredSocket<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = into.filled().len();
-        let polled = Pin::new(&mut self.socket).poll_read(context, into);
-        if into.filled().len() > before {
-            self.activity.bytes_received();
+/// Notes when bytes are received and sent.
+fn monitor<S: Socket>(socket: S, activity: &Arc<Activity>) -> TokioIo<impl Socket> {
+    let (receiving, sending) = (activity.clone(), activity.clone());
+    let writer = InspectWriter::new(socket, move |_: &[u8]| sending.bytes_sent());
+    TokioIo::new(InspectReader::new(writer, move |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            receiving.bytes_received();
         }
-        polled
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
-        if matches!(polled, Poll::Ready(Ok(count)) if count > 0) {
-            self.activity.bytes_sent();
-        }
-        polled
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
-    }
+    }))
 }
 
 #[cfg(test)]
@@ -324,7 +278,8 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::connections::{ConnectionSlots, Entry, Peer};
+    use crate::connections::{ConnectionSlots, Peer};
+    use crate::response_body::ResponseBody;
 
     const IDLE: Duration = Duration::from_millis(800);
     const CHUNKS: u32 = 8;
@@ -361,7 +316,7 @@ mod tests {
             let (near, mut far) = tokio::io::duplex(512);
             let (_stages, stage) = watch::channel(DrainStage::Serving);
             let timeouts = Timeouts { head: IDLE, idle: IDLE };
-            let Some(Entry::Free(slot)) = ConnectionSlots::new(1, 1).open(&Peer::Proxied(1)) else { panic!("no slot") };
+            let Some((slot, _)) = ConnectionSlots::new(1, 1).open(&Peer::Proxied(1)) else { panic!("no slot") };
             let served = tokio::spawn(serve_stream(Box::new(near), false, slot, timeouts, stage, Arc::new(Slow)));
             far.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
             let mut received = Vec::new();

@@ -161,33 +161,22 @@ impl Evictions {
     }
 }
 
-/// How a connection got its slot.
-pub(crate) enum Entry {
-    Free(ConnectionSlot),
-    /// An idle connection was evicted.
-    Replaced(ConnectionSlot),
-}
-
 impl ConnectionSlots {
     pub(crate) fn new(connections: usize, evictions: usize) -> Self {
         Self { table: Arc::new(Mutex::new(Table::new(connections))), evictions: Evictions::new(evictions) }
     }
 
-    /// A slot for a new connection; `None` if none is free and no idle connection can be evicted.
-    pub(crate) fn open(&self, peer: &Peer) -> Option<Entry> {
+    /// A slot for a new connection, and whether an idle one was evicted for it; `None` if no slot is free and no idle
+    /// connection can be evicted.
+    pub(crate) fn open(&self, peer: &Peer) -> Option<(ConnectionSlot, bool)> {
         let activity = Arc::new(Activity::new());
-        let slot = || ConnectionSlot {
-            activity: activity.clone(),
-            kind: SlotKind::Admitted { slots: self.clone(), peer: peer.clone() },
-        };
         let mut table = self.table.lock();
-        if table.open(peer, activity.clone()) {
-            return Some(Entry::Free(slot()));
+        let is_free = table.open(peer, activity.clone());
+        if !is_free {
+            let eviction = self.evictions.enter(peer)?;
+            table.replace(peer, activity.clone(), |activity| activity.idle_time())?.evict(eviction);
         }
-        let eviction = self.evictions.enter(peer)?;
-        let replaced = table.replace(peer, activity.clone(), |activity| activity.idle_time())?;
-        replaced.evict(eviction);
-        Some(Entry::Replaced(slot()))
+        Some((ConnectionSlot { activity, admitted: Some((self.clone(), peer.clone())) }, !is_free))
     }
 
     /// How many connections have no request.
@@ -200,38 +189,25 @@ impl ConnectionSlots {
 /// The slot of an open connection, and its activity.
 pub(crate) struct ConnectionSlot {
     pub(crate) activity: Arc<Activity>,
-    kind: SlotKind,
-}
-
-enum SlotKind {
-    Admitted {
-        slots: ConnectionSlots,
-        peer: Peer,
-    },
-    /// It has none: the client only gets a rejection.
-    Rejected(#[expect(dead_code, reason = "held until the connection ends")] Permit<Peer>),
+    /// `None` for a connection beyond the limit, whose client only gets a rejection.
+    admitted: Option<(ConnectionSlots, Peer)>,
 }
 
 impl ConnectionSlot {
-    pub(crate) fn rejected(permit: Permit<Peer>) -> Self {
-        Self { activity: Arc::new(Activity::new()), kind: SlotKind::Rejected(permit) }
+    pub(crate) fn beyond_limit() -> Self {
+        Self { activity: Arc::new(Activity::new()), admitted: None }
     }
 
     /// A slot for one more concurrent request.
     pub(crate) fn enter_request(&self) -> Option<RequestSlot> {
-        match &self.kind {
-            SlotKind::Rejected(_) => Some(RequestSlot(None)),
-            SlotKind::Admitted { slots, peer } => {
-                let entered = slots.table.lock().share.enter(peer);
-                entered.then(|| RequestSlot(Some((slots.clone(), peer.clone()))))
-            }
-        }
+        let may = self.admitted.as_ref().is_none_or(|(slots, peer)| slots.table.lock().share.enter(peer));
+        may.then(|| RequestSlot(self.admitted.clone()))
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        if let SlotKind::Admitted { slots, peer } = &self.kind {
+        if let Some((slots, peer)) = &self.admitted {
             slots.table.lock().close(peer, |activity| Arc::ptr_eq(activity, &self.activity));
         }
     }

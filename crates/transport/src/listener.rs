@@ -7,10 +7,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use admission::Admission;
+use admission::{Admission, Permit};
 use futures_util::future::BoxFuture;
 use http::{HeaderValue, Request, header};
 use hyper::body::Incoming;
@@ -21,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::activity::Activity;
 use crate::connection::{self, Handler, Timeouts};
-use crate::connections::{ConnectionSlot, ConnectionSlots, Entry, Peer, Peers};
+use crate::connections::{ConnectionSlot, ConnectionSlots, Peer, Peers};
 use crate::lifecycle::Lifecycle;
 use crate::proxies::TrustedProxies;
 use crate::response_body::Response;
@@ -96,7 +95,7 @@ pub async fn serve<S: Site>(
     stage.send_replace(DrainStage::Finishing);
 
     let (done, connections): (Vec<_>, Vec<_>) =
-        workers.into_iter().map(|worker| (worker.done, worker.connections)).unzip();
+        workers.into_iter().map(|worker| (worker.done, worker.connection)).unzip();
     let all_done = async {
         for done in done {
             let _ = done.await; // a worker that panicked counts as done
@@ -106,7 +105,7 @@ pub async fn serve<S: Site>(
     if tokio::time::timeout_at(deadline, all_done.as_mut()).await.is_ok() {
         return Ok(0);
     }
-    let aborted = connections.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+    let aborted = connections.iter().map(|connection| Arc::strong_count(connection) - 1).sum();
     site.abort_in_flight();
     if tokio::time::timeout(ABORT_TIMEOUT, all_done.as_mut()).await.is_err() {
         stage.send_replace(DrainStage::Aborted);
@@ -184,29 +183,25 @@ impl<'a> Acceptor<'a> {
     /// Hands a connection to the worker with the fewest.
     fn dispatch(&mut self, socket: std::net::TcpStream, address: IpAddr) {
         let address = address.to_canonical();
-        let Some((slot, is_admitted)) = self.admit(address) else { return };
-        let least_busy = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
+        let Some((slot, rejection)) = self.admit(address) else { return };
+        let least_busy = self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.connection));
         if let Some(worker) = least_busy {
-            worker.connections.fetch_add(1, Ordering::Relaxed);
-            let accepted = Accepted { socket, address, slot, is_admitted };
+            let accepted = Accepted { socket, address, slot, rejection, _count: worker.connection.clone() };
             let _ = worker.accepted.send(accepted); // fails only if the worker has ended
         }
     }
 
-    /// A slot, or one that only serves to reject the client.
-    fn admit(&mut self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
+    /// A slot, or one that only serves to reject the client, with the permit for that.
+    fn admit(&mut self, address: IpAddr) -> Option<(ConnectionSlot, Option<Permit<Peer>>)> {
         let peer = self.peers.peer(address);
-        match self.slots.open(&peer) {
-            Some(Entry::Free(slot)) => Some((slot, true)),
-            Some(Entry::Replaced(slot)) => {
+        if let Some((slot, is_replacement)) = self.slots.open(&peer) {
+            if is_replacement {
                 self.overflow.count(0, 1);
-                Some((slot, true))
             }
-            None => {
-                self.overflow.count(1, 0);
-                self.rejections.enter(peer).map(|permit| (ConnectionSlot::rejected(permit), false))
-            }
+            return Some((slot, None));
         }
+        self.overflow.count(1, 0);
+        self.rejections.enter(peer).map(|permit| (ConnectionSlot::beyond_limit(), Some(permit)))
     }
 }
 
@@ -239,13 +234,17 @@ struct Accepted {
     socket: std::net::TcpStream,
     address: IpAddr,
     slot: ConnectionSlot,
-    is_admitted: bool,
+    /// For a connection beyond the limit. Held until the connection ends.
+    rejection: Option<Permit<Peer>>,
+    /// Of its worker.
+    _count: Arc<()>,
 }
 
 /// The acceptor's side of a worker thread.
 struct WorkerHandle {
     accepted: mpsc::UnboundedSender<Accepted>,
-    connections: Arc<AtomicUsize>,
+    /// Each of the worker's connections has a clone.
+    connection: Arc<()>,
     done: oneshot::Receiver<()>,
 }
 
@@ -258,20 +257,19 @@ impl WorkerHandle {
     ) -> std::io::Result<Self> {
         let (accepted, incoming) = mpsc::unbounded_channel();
         let (finished, done) = oneshot::channel();
-        let connections = Arc::new(AtomicUsize::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (count, site) = (connections.clone(), site.clone());
+        let site = site.clone();
         let (timeouts, proxies, tls) = (settings.timeouts, settings.proxies.clone(), settings.tls.clone());
         std::thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(move || {
             let entered = runtime.enter(); // a worker may spawn tasks
             let worker = Arc::new(site.worker());
             drop(entered);
             let context = ConnectionContext::<S> { worker, timeouts, proxies, tls, stage };
-            runtime.block_on(run_worker(incoming, context, count));
+            runtime.block_on(run_worker(incoming, context));
             drop(runtime); // drops all aborted tasks before this worker reports that it is done
             let _ = finished.send(());
         })?;
-        Ok(Self { accepted, connections, done })
+        Ok(Self { accepted, connection: Arc::new(()), done })
     }
 }
 
@@ -288,11 +286,7 @@ struct ConnectionContext<S: Site> {
 }
 
 /// Serves connections until the acceptor has stopped and all connections have ended, or until they are aborted.
-async fn run_worker<S: Site>(
-    mut incoming: mpsc::UnboundedReceiver<Accepted>,
-    mut context: ConnectionContext<S>,
-    count: Arc<AtomicUsize>,
-) {
+async fn run_worker<S: Site>(mut incoming: mpsc::UnboundedReceiver<Accepted>, mut context: ConnectionContext<S>) {
     let mut connections = JoinSet::new();
     // A new timer that is earlier than all others makes a runtime wake itself by a system call, and nearly every request
     // would do that. So there is always one that is earlier.
@@ -303,7 +297,7 @@ async fn run_worker<S: Site>(
             _ = tick.tick(), if !connections.is_empty() => {}
             accepted = incoming.recv() => match accepted {
                 Some(accepted) => {
-                    connections.spawn(serve_accepted(accepted, &context, ConnectionCount(count.clone())));
+                    connections.spawn(serve_accepted(accepted, &context));
                 }
                 None => break, // the acceptor has stopped
             },
@@ -316,17 +310,13 @@ async fn run_worker<S: Site>(
     }
 }
 
-fn serve_accepted<S: Site>(
-    accepted: Accepted,
-    context: &ConnectionContext<S>,
-    count: ConnectionCount,
-) -> impl Future<Output = ()> + use<S> {
+fn serve_accepted<S: Site>(accepted: Accepted, context: &ConnectionContext<S>) -> impl Future<Output = ()> + use<S> {
     let ConnectionContext { worker, timeouts, proxies, tls, stage } = context;
     let (worker, timeouts, proxies, tls, stage) =
         (worker.clone(), *timeouts, proxies.clone(), tls.clone(), stage.clone());
     async move {
-        let Accepted { socket, address, slot, is_admitted } = accepted;
-        let _count = count;
+        let Accepted { socket, address, slot, rejection, _count } = accepted;
+        let is_admitted = rejection.is_none();
         let Ok(socket) = TcpStream::from_std(socket) else { return };
         let _ = socket.set_nodelay(true); // without it responses are merely slower
         let plaintext = Arc::new(Rejecting::<S> { worker: worker.clone(), why: Rejection::PlaintextOnTls });
@@ -408,13 +398,4 @@ impl<S: Site> Handler for Rejecting<S> {
 fn closing(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
-}
-
-/// Counts a worker's connection while it lives.
-struct ConnectionCount(Arc<AtomicUsize>);
-
-impl Drop for ConnectionCount {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }

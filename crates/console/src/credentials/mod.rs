@@ -9,7 +9,6 @@ mod hash_pool;
 mod identity_provider;
 mod outcome;
 mod password;
-mod round_robin;
 mod throttle;
 mod wrong_passwords;
 

@@ -24,19 +24,19 @@ pub(crate) struct Passwords {
 }
 
 impl Passwords {
-    pub(crate) fn start() -> std::io::Result<Self> {
-        Ok(Self { pool: HashPool::start()? })
+    pub(crate) fn new() -> Self {
+        Self { pool: HashPool::new() }
     }
 
     /// `None` if the system has no random numbers, or if hashing panicked.
     pub(crate) async fn hash(&self, attempt: &SignInAttempt<'_>, password: NewPassword) -> Option<String> {
-        self.pool.run(attempt, move |memory| password.hash(memory)).await.flatten()
+        self.pool.run(attempt.network(), move |memory| password.hash(memory)).await.flatten()
     }
 
     /// `false` without a hash, after the same time.
     pub(crate) async fn verify(&self, attempt: &SignInAttempt<'_>, typed: &str, hash: Option<String>) -> bool {
         let typed: String = typed.chars().take(MAX_CHARS).collect();
-        let verified = self.pool.run(attempt, move |memory| match hash {
+        let verified = self.pool.run(attempt.network(), move |memory| match hash {
             Some(hash) => matches(&typed, &hash, memory).unwrap_or_else(|| {
                 tracing::error!("a password cannot be verified: its stored hash is malformed or out of bounds");
                 false
@@ -150,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_password_is_accepted_and_another_or_none_is_not() {
-        let passwords = Passwords::start().unwrap();
+        let passwords = Passwords::new();
         let (throttle, _folder) = SignInThrottle::with_own_store().await;
         let attempt = throttle.enter("127.0.0.1".parse().unwrap()).ok().unwrap();
         let password = NewPassword::parse("correct horse", "correct horse", "a@b").unwrap();

@@ -7,11 +7,11 @@ use format::key_state;
 use maud::{Markup, html};
 use store::{KeyRecord, Limit, LimitKind, NewKey, Project, RequestQuery, Scope};
 
-use crate::keys::{list, settings};
+use crate::keys::settings;
 use crate::limits::{form as limit_form, page as limits};
 use crate::page::{
-    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Fields, Form, Refusal, SignedIn, copyable, csrf_field,
-    found, heading, now, parse_id, select, sentence, time, time_or,
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, copyable, csrf_field, found,
+    heading, now, or_word, parse_id, select, time,
 };
 use crate::playground::curl;
 
@@ -63,16 +63,9 @@ pub(crate) fn create_form(user: &SignedIn<'_>, draft: &Draft) -> Markup {
 }
 
 pub(crate) async fn create(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let refused = async |refusal| list::page_with(user, &Fields::default(), &form.refused(refusal)).await;
-    let (new, limit) = match parse_new(user, form) {
-        Ok(parsed) => parsed,
-        Err(text) => return refused(Refusal::invalid(text)).await,
-    };
+    let (new, limit) = parse_new(user, form)?;
     let name = new.name.clone();
-    let key = match user.store().keys().create(user.viewer(), new, user.console.settings.keys_per_person).await {
-        Ok(key) => key,
-        Err(error) => return refused(Refusal::from_conflict(error)?).await,
-    };
+    let key = user.store().keys().create(user.viewer(), new, user.console.settings.keys_per_person).await?;
     if let Some((kind, amount)) = limit {
         user.store().limits().set(user.admin()?, Limit { scope: Scope::Key(key.id()), kind, amount }).await?;
     }
@@ -103,25 +96,27 @@ pub(crate) fn page_with_secret(
             p { a.button href=(next) { "Done" } }
         }
     };
-    user.page(Area::Keys, "New API key", content)
+    user.bare_page(Area::Keys, "New API key", content)
 }
 
 /// The key and its limit in the form.
-fn parse_new(user: &SignedIn<'_>, form: &Form) -> Result<(NewKey, Option<(LimitKind, u64)>), String> {
+fn parse_new(user: &SignedIn<'_>, form: &Form) -> Result<(NewKey, Option<(LimitKind, u64)>), Refusal> {
     let name = parse_name(form.get("name"))?;
-    let project = Project::parse_optional(form.get("project")).map_err(|error| sentence(&error))?;
+    let project = Project::parse_optional(form.get("project")).map_err(Refusal::from_error)?;
     let days = EXPIRY_CHOICES.iter().find(|(value, ..)| *value == form.get("lifetime")).and_then(|(.., days)| *days);
     let expires_at = days.map(|days| user.store().now() + days * DAY);
     let new = NewKey { name, completions: form.has("completions"), expires_at, project };
     Ok((new, limit_form::optional(user, form)?))
 }
 
-fn parse_name(typed: &str) -> Result<KeyName, String> {
+fn parse_name(typed: &str) -> Result<KeyName, Refusal> {
     if typed.trim().is_empty() {
-        return Err("Enter a name that says what the key is for.".into());
+        return Err(Refusal::invalid("Enter a name that says what the key is for."));
     }
-    KeyName::parse(typed)
-        .map_err(|_| format!("The name can have at most {} characters, and no control characters.", KeyName::MAX_CHARS))
+    let max = KeyName::MAX_CHARS;
+    KeyName::parse(typed).map_err(|_| {
+        Refusal::invalid(format!("The name can have at most {max} characters, and no control characters."))
+    })
 }
 
 pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
@@ -129,21 +124,21 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     page_with(user, &key, &Draft::with("name", &key.name)).await
 }
 
-async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> ConsoleResult {
     let limits = if key.playground {
         html! {}
     } else {
         limits::of_key(user, key.id).await?
     };
     let settings = settings::forms(user, key).await?;
+    let actions = html! {
+        a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
+        a.button href={ "/requests?key=" (key.id) } { "Requests" }
+        @if key.revoked_at.is_none() && !key.playground {
+            a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" }
+        }
+    };
     let content = html! {
-        (heading(&key.name, html! {
-            a.button href={ "/usage?range=30d&key=" (key.id) } { "Usage" }
-            a.button href={ "/requests?key=" (key.id) } { "Requests" }
-            @if key.revoked_at.is_none() && !key.playground {
-                a.button.danger href={ "/keys/" (key.id) "/revoke" } { "Revoke" }
-            }
-        }))
         section.card {
             (draft.message())
             @if key.playground {
@@ -171,9 +166,9 @@ async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> Conso
                 dt { "Owner" } dd { (key.owner.as_deref().unwrap_or("command line")) }
                 @if let Some(project) = &key.project { dt { "Project" } dd { (project) } }
                 dt { "Created" } dd { (time(key.created_at)) }
-                dt { "Last used" } dd { (time_or(key.last_used_at, "never")) }
+                dt { "Last used" } dd { (or_word(key.last_used_at.map(time), "never")) }
                 dt { "Expires" } dd {
-                    (time_or(key.expires_at, "never"))
+                    (or_word(key.expires_at.map(time), "never"))
                     @match key.admin_expires_at {
                         Some(latest) if Some(latest) == key.expires_at => " (set by an administrator)",
                         Some(latest) => { " (at the latest " (time(latest)) ", set by an administrator)" },
@@ -187,15 +182,12 @@ async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draft) -> Conso
         (limits)
         (settings)
     };
-    Ok(user.page(Area::Keys, &key.name, content).with_status(draft.status()))
+    Ok(user.page(Area::Keys, &key.name, actions, content).with_status(draft.status()))
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let key = find(user, id).await?;
-    let name = match parse_name(form.get("name")) {
-        Ok(name) => name,
-        Err(text) => return page_with(user, &key, &form.refused(Refusal::invalid(text))).await,
-    };
+    let name = parse_name(form.get("name"))?;
     found(user.store().keys().rename(user.viewer(), key.id, &name).await?)?;
     user.redirect_with_message(&format!("/keys/{}", key.id), &format!("Renamed {} to {name}.", key.name))
 }
@@ -229,7 +221,7 @@ pub(crate) async fn confirm_revoke(user: &SignedIn<'_>, id: &str) -> ConsoleResu
             }
         }
     };
-    Ok(user.page(Area::Keys, "Revoke API key", content))
+    Ok(user.bare_page(Area::Keys, "Revoke API key", content))
 }
 
 pub(crate) async fn revoke(user: &SignedIn<'_>, id: &str, _form: &Form) -> ConsoleResult {

@@ -10,8 +10,8 @@ use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, Period};
 
 use crate::keys::key::{badges, create_form};
 use crate::page::{
-    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, heading,
-    measured, now, relative_time, relative_time_or, search_input, select,
+    Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, measured, now,
+    or_word, relative_time, search_input, select,
 };
 
 /// The period in which requests and tokens are counted.
@@ -35,11 +35,7 @@ const COLUMNS: [Column<FoundKey>; 6] = [
 
 type UsageOfKeys = HashMap<KeyId, Figures>;
 
-pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    page_with(user, query, &Draft::default()).await
-}
-
-pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let store = user.store();
     let usage = recent_usage(user).await?;
     let (order, kept) = (Order::from_query(query, &COLUMNS, "-created"), query.only(&FILTERS));
@@ -48,8 +44,8 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
     let ids: Vec<KeyId> = paging.cut(&found).iter().map(|(key, _)| *key).collect();
     let keys = store.keys().with_ids(user.viewer(), &ids).await?;
     let has_keys = !found.is_empty() || store.keys().exist(user.viewer()).await?;
+    let actions = html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } };
     let content = html! {
-        (heading("API Keys", html! { @if has_keys { a.button.primary href="#create" { "Create API key" } } }))
         @if !has_keys {
             (empty("No keys yet", html! {
                 p { "Requests are authenticated with an API key. It is shown once, right after it is created." }
@@ -69,7 +65,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
         }
         (create_form(user, draft))
     };
-    Ok(user.page(Area::Keys, "API Keys", content).with_status(draft.status()))
+    Ok(user.page(Area::Keys, "API Keys", actions, content).with_status(draft.status()))
 }
 
 async fn recent_usage(user: &SignedIn<'_>) -> ConsoleResult<UsageOfKeys> {
@@ -139,13 +135,13 @@ fn row(user: &SignedIn<'_>, key: &KeyRecord, figures: Figures) -> Markup {
                 @if user.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
             }
             td data-label="Created" { (relative_time(key.created_at)) }
-            td data-label="Last used" { (relative_time_or(key.last_used_at, "never")) }
+            td data-label="Last used" { (or_word(key.last_used_at.map(relative_time), "never")) }
             td.right data-label="Requests (30 d)" {
                 @if figures.requests == 0 { "0" }
                 @else { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } }
             }
             td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
-            td data-label="Expires" { (relative_time_or(key.expires_at, "never")) }
+            td data-label="Expires" { (or_word(key.expires_at.map(relative_time), "never")) }
             td data-label="State" {
                 (badges(key))
                 @if !key.completions { div.quiet.small { "no permissions" } }

@@ -5,13 +5,8 @@ use format::rfc3339_seconds;
 use maud::{Markup, html};
 use store::{Email, Limit, LimitKind, Scope};
 
-use crate::limits::page::page_with;
-use crate::page::{ConsoleError, ConsoleResult, Fields, Form, Refusal, SignedIn, csrf_field, found, select, sentence};
+use crate::page::{ConsoleError, ConsoleResult, Form, Refusal, SignedIn, csrf_field, found, select};
 use crate::people::find_by_email;
-
-/// Form values of scopes that cover several people.
-pub(crate) const EVERYONE: &str = "everyone";
-pub(crate) const EACH_PERSON: &str = "each-person";
 
 pub(crate) fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
     html! {
@@ -45,12 +40,12 @@ pub(crate) fn fields(amount: &str) -> Markup {
 }
 
 /// The optional limit in another form. Only administrators set limits.
-pub(crate) fn optional(user: &SignedIn<'_>, form: &Form) -> Result<Option<(LimitKind, u64)>, String> {
+pub(crate) fn optional(user: &SignedIn<'_>, form: &Form) -> Result<Option<(LimitKind, u64)>, Refusal> {
     if !user.is_admin() || form.get("amount").trim().is_empty() {
         return Ok(None);
     }
-    let amount = Limit::parse_amount(form.get("amount")).map_err(|error| sentence(&error))?;
-    let kind = form.get("kind").parse().map_err(|_| "Choose a kind of limit.")?;
+    let amount = Limit::parse_amount(form.get("amount")).map_err(Refusal::from_error)?;
+    let kind = form.get("kind").parse().map_err(|_| Refusal::invalid("Choose a kind of limit."))?;
     Ok(Some((kind, amount)))
 }
 
@@ -59,7 +54,7 @@ pub(crate) fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Mar
         form.inline method="post" action="/limits/remove" {
             (csrf_field(user))
             input type="hidden" name="back" value=(back);
-            input type="hidden" name="scope" value=(scope_value(limit.scope));
+            input type="hidden" name="scope" value=(limit.scope);
             input type="hidden" name="kind" value=(limit.kind);
             button.plain type="submit" { "Remove" span.hidden { " " (limit.kind.describe()) } }
         }
@@ -69,13 +64,7 @@ pub(crate) fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Mar
 pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
     let (scope, kind) = (chosen_scope(user, form).await?, parse_kind(form)?);
-    let amount = match Limit::parse_amount(form.get("amount")) {
-        Ok(amount) => amount,
-        Err(error) => {
-            let draft = form.refused(Refusal::invalid(sentence(&error)));
-            return page_with(user, &Fields::default(), &draft).await;
-        }
-    };
+    let amount = Limit::parse_amount(form.get("amount")).map_err(Refusal::from_error)?;
     found(user.store().limits().set(admin, Limit { scope, kind, amount }).await?)?;
     let message = format!("Limited to {}. This applies from the next request on.", format::limit(kind, amount));
     user.redirect_with_message(&back(form), &message)
@@ -102,15 +91,6 @@ pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     user.redirect_with_message(&back(form), &format!("The limit of {} was removed.", kind.describe()))
 }
 
-/// The value of a scope in a form.
-pub(crate) fn scope_value(scope: Scope) -> String {
-    match scope {
-        Scope::Everyone => EVERYONE.into(),
-        Scope::EachPerson => EACH_PERSON.into(),
-        other => other.to_string(),
-    }
-}
-
 /// People are chosen by e-mail address.
 async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> {
     match form.get("scope") {
@@ -120,11 +100,7 @@ async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> 
 }
 
 fn parse_scope(form: &Form) -> ConsoleResult<Scope> {
-    match form.get("scope") {
-        EVERYONE | "" => Ok(Scope::Everyone),
-        EACH_PERSON => Ok(Scope::EachPerson),
-        other => other.parse().map_err(|_| ConsoleError::Unreadable),
-    }
+    form.get("scope").parse().map_err(|_| ConsoleError::Unreadable)
 }
 
 fn parse_kind(form: &Form) -> ConsoleResult<LimitKind> {

@@ -6,11 +6,11 @@ use format::{number, number_or_dash, percent};
 use maud::{Markup, html};
 use store::{BudgetUse, LimitUse, Scope};
 
-use crate::limits::form::{EACH_PERSON, EVERYONE, remove_form, scope_value, set_form};
+use crate::limits::form::{remove_form, set_form};
 use crate::limits::names::Names;
 use crate::page::{
     Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
-    heading, relative_time,
+    relative_time,
 };
 use crate::people::PersonChoice;
 
@@ -30,11 +30,7 @@ const COLUMNS: [Column<Row>; 7] = [
     Column::due_time("renews", "Renews", |row| Some(row.limit.budget?.renews_at)),
 ];
 
-pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    page_with(user, query, &Draft::default()).await
-}
-
-pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
     let names = Names::read(user).await?;
     let limits = user.store().limits().list(user.viewer()).await?.into_iter();
     let mut limits: Vec<_> = limits.map(|limit| Row { sort_name: names.sort_name(limit.limit.scope), limit }).collect();
@@ -44,7 +40,6 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
     let actions =
         html! { @if user.is_admin() && !limits.is_empty() { a.button.primary href="#set" { "Set a limit" } } };
     let content = html! {
-        (heading("Limits", actions))
         @if limits.is_empty() {
             (empty("No limits", html! {
                 p { "Use is bounded only by the capacity of the service." }
@@ -75,7 +70,10 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
                     label { "For"
                         (PersonChoice {
                             field: "scope",
-                            others: &[(EVERYONE, "everyone together"), (EACH_PERSON, "each person")],
+                            others: &[
+                                (&Scope::Everyone.to_string(), "everyone together"),
+                                (&Scope::EachPerson.to_string(), "each person"),
+                            ],
                             selected: None,
                         }.render(&names.people))
                     }
@@ -102,7 +100,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, query: &Fields, draft: &Draft
             }
         }
     };
-    Ok(user.page(Area::Limits, "Limits", content).with_status(draft.status()))
+    Ok(user.page(Area::Limits, "Limits", actions, content).with_status(draft.status()))
 }
 
 /// The limits of a key, for the key's page.
@@ -123,7 +121,7 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
             }
             @if !user.is_admin() && !limits.is_empty() { p.quiet { "Set by an administrator." } }
             @if user.is_admin() {
-                (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
+                (set_form(user, &html! { input type="hidden" name="scope" value=(Scope::Key(key)); }, &back))
             }
         }
     })

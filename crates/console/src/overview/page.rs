@@ -4,8 +4,8 @@ use api::{Health, SearchOutage};
 use maud::{Markup, html};
 use runtimes::Availability;
 
-use crate::overview::runtime_table;
-use crate::page::{Area, ConsoleResult, SignedIn, copyable, empty, failed, heading, measured};
+use crate::overview::runtime_table::runtime_table;
+use crate::page::{Area, ConsoleResult, SignedIn, copyable, empty, failed, measured};
 use crate::playground;
 use crate::usage;
 
@@ -16,7 +16,6 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let recent = usage::last_day(user).await?;
     let health = user.console.api.health();
     let content = html! {
-        (heading("Overview", html! {}))
         @if !has_keys {
             (empty("Start with an API key", html! {
                 p { "Requests are authenticated with an API key. Create one, then copy the request below." }
@@ -42,7 +41,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             }
         }
         @if health.runtimes.len() > 1 {
-            section.card data-live { (runtime_table::table(&health.runtimes, user.is_admin())) }
+            section.card data-live { (runtime_table(&health.runtimes, user.is_admin())) }
         }
         section.card {
             h2 { "API" }
@@ -63,7 +62,7 @@ pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
             }
         }
     };
-    Ok(user.page(Area::Overview, "Overview", content))
+    Ok(user.page(Area::Overview, "Overview", html! {}, content))
 }
 
 fn expiry_warning(keys: u64) -> String {

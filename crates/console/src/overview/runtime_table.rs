@@ -1,9 +1,11 @@
 //! The table of several runtimes: health, load and counters.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use runtimes::{BreakerState, MemberStatus};
 
-use crate::page::{columns, data_table};
+use crate::page::table;
 
 /// Unhealthy runtimes come first, so that they are among those shown.
 const MAX_ROWS: usize = 50;
@@ -11,42 +13,37 @@ const MAX_ROWS: usize = 50;
 const SLOW_SHARE: f64 = 0.5;
 
 /// URLs are for administrators only.
-pub(crate) fn table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
+pub(crate) fn runtime_table(runtimes: &[MemberStatus], show_urls: bool) -> Markup {
     let mut sorted: Vec<_> = runtimes.iter().enumerate().map(|(at, member)| (state(member), at, member)).collect();
     sorted.sort_by_key(|((good, _), ..)| *good);
-    let head = columns(&[
+    let titles = [
         "Runtime", "State", ">In flight", ">Completed", ">Failed", ">At capacity", ">Retried elsewhere", ">Latency",
         ">Per token",
-    ]);
-    html! {
-        h2 { "Runtimes" }
-        (data_table("Runtimes", head, html! {
-            @for ((good, state), at, member) in sorted.iter().take(MAX_ROWS) {
-                (line(&name(member, *at, show_urls), *good, state, member))
-            }
-        }))
-        @if runtimes.len() > MAX_ROWS {
-            p.quiet { (format::number((runtimes.len() - MAX_ROWS) as u64)) " more." }
-        }
-    }
-}
-
-fn line(name: &str, good: bool, state: &str, member: &MemberStatus) -> Markup {
-    let time = |time: Option<std::time::Duration>| time.map_or_else(|| "–".into(), format::duration);
-    html! {
-        tr {
-            th scope="row" {
+    ];
+    let rows = sorted.iter().take(MAX_ROWS).map(|((good, state), at, member)| {
+        let name = name(member, *at, show_urls);
+        let number = |number| html! { (format::number(number)) };
+        let time = |time: Option<Duration>| html! { (time.map_or_else(|| "–".into(), format::duration)) };
+        [
+            html! {
                 (name)
                 @for about in [&member.model, &member.device].into_iter().flatten() { " " span.quiet.small { (about) } }
-            }
-            td.nowrap data-label="State" { span class=(if good { "light good" } else { "light bad" }) {} (state) }
-            td.right data-label="In flight" { (format::number(member.in_flight as u64)) }
-            td.right data-label="Completed" { (format::number(member.completed)) }
-            td.right data-label="Failed" { (format::number(member.failures.total())) }
-            td.right data-label="At capacity" { (format::number(member.failures.at_capacity())) }
-            td.right data-label="Retried elsewhere" { (format::number(member.retried + member.moved)) }
-            td.right data-label="Latency" { (time(member.latency)) }
-            td.right data-label="Per token" { (time(member.latency_per_token)) }
+            },
+            html! { span.nowrap { span class=(if *good { "light good" } else { "light bad" }) {} (state) } },
+            number(member.in_flight as u64),
+            number(member.completed),
+            number(member.failures.total()),
+            number(member.failures.at_capacity()),
+            number(member.retried + member.moved),
+            time(member.latency),
+            time(member.latency_per_token),
+        ]
+    });
+    html! {
+        h2 { "Runtimes" }
+        (table("Runtimes", titles, rows))
+        @if runtimes.len() > MAX_ROWS {
+            p.quiet { (format::number((runtimes.len() - MAX_ROWS) as u64)) " more." }
         }
     }
 }
@@ -71,8 +68,6 @@ fn state(member: &MemberStatus) -> (bool, String) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn member() -> MemberStatus {
@@ -108,7 +103,7 @@ mod tests {
             (MemberStatus { draining: true, ..member() }, "draining"),
         ];
         for (status, words) in &cases {
-            let page = table(&[member(), status.clone()], true).into_string();
+            let page = runtime_table(&[member(), status.clone()], true).into_string();
             assert!(page.contains(words), "{page}");
             let first = page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap();
             assert!(first.contains(words) || state(status).0, "{first}");
@@ -118,13 +113,13 @@ mod tests {
     #[test]
     fn the_device_is_shown() {
         let member = MemberStatus { device: Some("31 of 31 layers on A card".into()), ..member() };
-        assert!(table(&[member], false).into_string().contains("31 of 31 layers on A card"));
+        assert!(runtime_table(&[member], false).into_string().contains("31 of 31 layers on A card"));
     }
 
     #[test]
     fn urls_are_for_administrators() {
-        let page = table(&[member(), member()], false).into_string();
+        let page = runtime_table(&[member(), member()], false).into_string();
         assert!(!page.contains("somewhere") && page.contains("Runtime 2"), "{page}");
-        assert!(table(&[member()], true).into_string().contains("http://somewhere:8000/v1"));
+        assert!(runtime_table(&[member()], true).into_string().contains("http://somewhere:8000/v1"));
     }
 }

@@ -48,18 +48,8 @@ pub(crate) fn relative_time(at: Timestamp) -> Markup {
     html! { time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="relative" { (written) } }
 }
 
-pub(crate) fn relative_time_or(at: Option<Timestamp>, word: &str) -> Markup {
-    match at {
-        Some(at) => relative_time(at),
-        None => html! { span.quiet { (word) } },
-    }
-}
-
-pub(crate) fn time_or(at: Option<Timestamp>, word: &str) -> Markup {
-    match at {
-        Some(at) => time(at),
-        None => html! { span.quiet { (word) } },
-    }
+pub(crate) fn or_word(content: Option<Markup>, word: &str) -> Markup {
+    content.unwrap_or_else(|| html! { span.quiet { (word) } })
 }
 
 pub(crate) fn csrf_field(sender: &impl FormSender) -> Markup {
@@ -117,6 +107,29 @@ pub(crate) fn columns(titles: &[&str]) -> Markup {
             }
         }
     }
+}
+
+/// A table whose rows have one cell for each of its `columns`. The first cell is the row's header.
+pub(crate) fn table<const N: usize>(
+    label: &str,
+    titles: [&str; N],
+    rows: impl IntoIterator<Item = [Markup; N]>,
+) -> Markup {
+    let rows = html! {
+        @for row in rows {
+            tr {
+                @for (number, (title, cell)) in titles.iter().zip(row).enumerate() {
+                    @match (number, *title, title.strip_prefix('>')) {
+                        (0, title, _) => th scope="row" data-label=(title) { (cell) },
+                        (_, "", _) => td.actions { (cell) },
+                        (_, title, None) => td data-label=(title) { (cell) },
+                        (_, _, Some(title)) => td.right data-label=(title) { (cell) },
+                    }
+                }
+            }
+        }
+    };
+    data_table(label, columns(&titles), rows)
 }
 
 pub(crate) fn error_message(text: Option<&str>) -> Markup {

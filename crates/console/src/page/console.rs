@@ -54,25 +54,24 @@ pub struct Console {
 }
 
 impl Console {
-    /// Fails only if threads cannot be started.
     pub fn new(
         settings: ConsoleSettings,
         store: Arc<Store>,
         api: Arc<Api>,
         sign_ins: Arc<SignInCounters>,
-    ) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             passkeys: relying_party(&settings.origin).filter(|_| settings.passwords),
             settings,
             wrong_passwords: WrongPasswordLog::new(store.clone()),
             api,
-            passwords: Passwords::start()?,
+            passwords: Passwords::new(),
             sign_in_throttle: SignInThrottle::new(store.clone()),
             logouts: Arc::new(Semaphore::new(MAX_LOGOUTS)),
             sign_ins,
             body_budget: BodyBudget::new(MAX_BODY_MEMORY),
             store,
-        }))
+        })
     }
 
     pub fn host(&self) -> &HostName {

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use http::StatusCode;
 use store::{AccountError, PriceError, StoreError};
 
-use crate::page::ConsoleResponse;
+use crate::credentials::TooManyAttempts;
+use crate::page::{ConsoleResponse, Refusal};
 
 pub(crate) type ConsoleResult<T = ConsoleResponse> = Result<T, ConsoleError>;
 
@@ -32,9 +33,9 @@ pub(crate) enum ConsoleError {
     OwnAccount,
     #[error("This change needs your password or passkey again.")]
     NotConfirmed,
-    /// The change contradicts the state of an account. The sentence says how.
+    /// A field is invalid, or the change contradicts the state of an account. The page of the form is shown again.
     #[error("{0} Nothing was changed.")]
-    Conflict(String),
+    Refused(#[from] Refusal),
     #[error("Please sign in.")]
     SignedOut,
     /// A bug, or the system has no random numbers.
@@ -62,7 +63,7 @@ impl From<AccountError> for ConsoleError {
             AccountError::SetByAdmin => Self::SetByAdmin,
             AccountError::OwnAccount => Self::OwnAccount,
             AccountError::Store(error) => error.into(),
-            error => Self::Conflict(sentence(&error)),
+            error => Refusal::new(StatusCode::CONFLICT, sentence(&error)).into(),
         }
     }
 }
@@ -71,8 +72,14 @@ impl From<PriceError> for ConsoleError {
     fn from(error: PriceError) -> Self {
         match error {
             PriceError::Store(error) => error.into(),
-            error => Self::Conflict(sentence(&error)),
+            error => Refusal::new(StatusCode::CONFLICT, sentence(&error)).into(),
         }
+    }
+}
+
+impl From<TooManyAttempts> for ConsoleError {
+    fn from(error: TooManyAttempts) -> Self {
+        Refusal::from(error).into()
     }
 }
 
@@ -99,7 +106,7 @@ impl ConsoleError {
             Self::NotAllowed | Self::SetByAdmin | Self::OwnAccount | Self::NotConfirmed => {
                 (StatusCode::FORBIDDEN, "Not allowed")
             }
-            Self::Conflict(_) => (StatusCode::CONFLICT, "Not possible"),
+            Self::Refused(refusal) => (refusal.status, "Not possible"),
             Self::SignedOut => (StatusCode::UNAUTHORIZED, "Signed out"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "Internal error"),
             Self::Busy | Self::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "Service unavailable"),

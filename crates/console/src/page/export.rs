@@ -11,10 +11,10 @@ use store::{Store, StoreError, Viewer};
 use tokio::sync::mpsc;
 use transport::ResponseBody;
 
-use crate::page::{ConsoleResponse, SignedIn};
+use crate::page::{ConsoleResponse, History, SignedIn};
 
 /// Rows per read, which bounds the memory of an export.
-pub(crate) const BATCH_ROWS: usize = 1000;
+const BATCH_ROWS: usize = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -22,18 +22,20 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Rows that are read in batches. JSON is one array.
+/// A query whose rows are read in parts, the newest first. JSON is one array.
 pub(crate) trait Export: Send + 'static {
     const NAME: &'static str;
     const COLUMNS: &'static [&'static str];
     type Row: Send + Sync;
+    type Position: Send;
 
-    /// The next `BATCH_ROWS` rows, and whether there may be more.
+    /// The next rows. Moves the query to the position after them.
     fn next(
         &mut self,
         store: &Store,
         viewer: &Viewer,
-    ) -> impl Future<Output = Result<(Vec<Self::Row>, bool), StoreError>> + Send;
+        count: usize,
+    ) -> impl Future<Output = Result<History<Self::Row, Self::Position>, StoreError>> + Send;
 
     fn csv(row: &Self::Row) -> impl Serialize;
 
@@ -57,7 +59,12 @@ impl Format {
         ConsoleResponse::download(&format!("adriaticum-{name}.{extension}"), content_type, body)
     }
 
-    pub(crate) fn stream<E: Export>(self, user: &SignedIn<'_>, export: E) -> ConsoleResponse {
+    /// The error of a query is a sentence.
+    pub(crate) fn stream<E: Export>(self, user: &SignedIn<'_>, query: Result<E, &'static str>) -> ConsoleResponse {
+        let export = match query {
+            Ok(export) => export,
+            Err(sentence) => return ConsoleResponse::bad_query(sentence),
+        };
         let (store, viewer) = (user.console.store.clone(), user.viewer().clone());
         let (chunks, body) = ResponseBody::stream();
         tokio::spawn(async move {
@@ -83,7 +90,7 @@ async fn send<E: Export>(
         if !store.sessions().is_valid(viewer).await? {
             return Err(StoreError::SessionEnded);
         }
-        let (rows, more) = export.next(store, viewer).await?;
+        let History { rows, next, .. } = export.next(store, viewer, BATCH_ROWS).await?;
         let chunk = match format {
             Format::Csv => csv(header.take(), rows.iter().map(E::csv)),
             Format::Json => array.rows(rows.iter().map(E::json)).map_err(|_| StoreError::Corrupt("row"))?,
@@ -92,7 +99,7 @@ async fn send<E: Export>(
         if chunks.is_closed() || (!chunk.is_empty() && chunks.send(Ok(chunk.into())).await.is_err()) {
             return Ok(());
         }
-        if !more {
+        if next.is_none() {
             break;
         }
     }

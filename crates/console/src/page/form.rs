@@ -1,13 +1,15 @@
 //! Forms: posted ones, and those that a page shows. A `Form` exists only if it came from a page of the console: the
 //! browser's `Origin` header and a CSRF token, which is derived from a secret cookie, prove it.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 use http::{HeaderName, StatusCode, header};
 use maud::Markup;
 use subtle::ConstantTimeEq;
 
 use crate::credentials::TooManyAttempts;
-use crate::page::{ConsoleError, ConsoleRequest, ConsoleResult, Fields, error_message};
+use crate::page::{ConsoleError, ConsoleRequest, ConsoleResult, Fields, error_message, sentence};
 
 pub(crate) const CSRF_FIELD: &str = "token";
 /// The CSRF token of requests that scripts send.
@@ -50,7 +52,8 @@ impl Form {
 }
 
 /// Why a form was refused, for the person who sent it.
-#[derive(Debug)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) text: String,
@@ -66,12 +69,9 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 
-    /// Passes on errors that do not concern the form's content.
-    pub(crate) fn from_conflict(error: impl Into<ConsoleError>) -> ConsoleResult<Self> {
-        match error.into() {
-            ConsoleError::Conflict(text) => Ok(Self::new(StatusCode::CONFLICT, text)),
-            error => Err(error),
-        }
+    /// A field is invalid, as its error says.
+    pub(crate) fn from_error(error: impl Display) -> Self {
+        Self::invalid(sentence(&error))
     }
 }
 

@@ -20,12 +20,12 @@ mod sorting;
 
 pub(crate) use self::components::{
     button_form, change, columns, copyable, csrf_field, data_table, empty, error_message, failed, heading, measured,
-    notice, now, password_input, relative_time, relative_time_or, search_input, select, time, time_or,
+    notice, now, or_word, password_input, relative_time, search_input, select, table, time,
 };
 pub use self::console::{Console, ConsoleSettings};
 pub(crate) use self::cookies::Cookie;
 pub(crate) use self::error::{ConsoleError, ConsoleResult, found, parse_id, sentence};
-pub(crate) use self::export::{BATCH_ROWS, Export, Format, csv, export_links};
+pub(crate) use self::export::{Export, Format, csv, export_links};
 pub(crate) use self::form::{Draft, Form, Refusal};
 pub(crate) use self::history::{History, parse_end, period, period_inputs};
 pub(crate) use self::layout::{Area, error_page, signed_out_page};

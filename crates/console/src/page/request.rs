@@ -138,14 +138,9 @@ impl Fields {
 
     /// The query with one field changed; an empty value removes the field.
     pub(crate) fn with(&self, name: &str, value: &str) -> String {
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        for (given, kept) in self.0.iter().filter(|(given, kept)| given != name && !kept.is_empty()) {
-            query.append_pair(given, kept);
-        }
-        if !value.is_empty() {
-            query.append_pair(name, value);
-        }
-        format!("?{}", query.finish())
+        let changed = self.set(name, value);
+        let fields = changed.pairs().filter(|(_, value)| !value.is_empty());
+        format!("?{}", form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish())
     }
 
     /// `path` with that query.

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use maud::Markup;
+use maud::{Markup, html};
 use store::{Account, Admin, Session, SignInMethod, Store, StoreError, Token, Viewer};
 
 use crate::page::cookies::Cookie;
-use crate::page::{Area, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Form};
+use crate::page::{Area, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Form, heading};
 use crate::page::{form, layout};
 
 /// The purpose in the derivation of CSRF tokens.
@@ -72,7 +72,13 @@ impl<'a> SignedIn<'a> {
         self.viewer().admin().is_some()
     }
 
-    pub(crate) fn page(&self, area: Area, title: &str, content: Markup) -> ConsoleResponse {
+    /// The title is also the heading, beside which the actions are.
+    pub(crate) fn page(&self, area: Area, title: &str, actions: Markup, content: Markup) -> ConsoleResponse {
+        self.bare_page(area, title, html! { (heading(title, actions)) (content) })
+    }
+
+    /// For content with a heading of its own.
+    pub(crate) fn bare_page(&self, area: Area, title: &str, content: Markup) -> ConsoleResponse {
         ConsoleResponse::page(layout::page(self, area, title, content))
     }
 

@@ -5,21 +5,16 @@ use store::{Account, PersonName, SessionRecord, SignInMethod};
 
 use crate::credentials::{MIN_CHARS, NewPassword};
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, columns, csrf_field, data_table,
-    found, heading, parse_id, password_input, sentence, time,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, parse_id,
+    password_input, table, time,
 };
 use crate::sign_in::check_password;
 
-pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, &Draft::default()).await
-}
-
-async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let account = user.account()?;
     let sessions = user.store().sessions().list(user.viewer()).await?;
     let has_password = user.store().accounts().password(user.viewer()).await?.is_some();
     let content = html! {
-        (heading("Account", html! {}))
         (draft.message())
         section.card {
             h2 { "Profile" }
@@ -57,7 +52,7 @@ async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
             (session_table(user, &sessions, "/account/sessions"))
         }
     };
-    Ok(user.page(Area::Account, "Account", content).with_status(draft.status()))
+    Ok(user.page(Area::Account, "Account", html! {}, content).with_status(draft.status()))
 }
 
 fn provider_name<'a>(user: &SignedIn<'a>) -> &'a str {
@@ -91,24 +86,21 @@ fn password_card(user: &SignedIn<'_>, account: &Account) -> Markup {
 
 /// The button of a row posts to `{path}/{session}/end`.
 pub(crate) fn session_table(user: &SignedIn<'_>, sessions: &[SessionRecord], path: &str) -> Markup {
-    html! {
-        (data_table("Sessions", columns(&["Browser", "Address", "Signed in", "Method", "Last used", ""]), html! {
-            @for session in sessions {
-                tr {
-                    th scope="row" data-label="Browser" { (browser(&session.origin.agent)) }
-                    td data-label="Address" { (session.origin.address) }
-                    td data-label="Signed in" { (time(session.created_at)) }
-                    td data-label="Method" { (method_name(session.method)) }
-                    td data-label="Last used" { (time(session.seen_at)) }
-                    td.actions {
-                        @if session.id == user.session.id { span.badge.active { "this session" } } @else {
-                            (button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"))
-                        }
-                    }
-                }
-            }
-        }))
-    }
+    let rows = sessions.iter().map(|session| {
+        let action = match session.id == user.session.id {
+            true => html! { span.badge.active { "this session" } },
+            false => button_form(user, &format!("{path}/{}/end", session.id), "Sign out", "plain"),
+        };
+        [
+            browser(&session.origin.agent),
+            html! { (session.origin.address) },
+            time(session.created_at),
+            html! { (method_name(session.method)) },
+            time(session.seen_at),
+            action,
+        ]
+    });
+    table("Sessions", ["Browser", "Address", "Signed in", "Method", "Last used", ""], rows)
 }
 
 fn method_name(method: SignInMethod) -> &'static str {
@@ -142,24 +134,16 @@ fn browser(agent: &str) -> Markup {
 }
 
 pub(crate) async fn rename(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
-    let name = match PersonName::parse(form.get("name")) {
-        Ok(name) => name,
-        Err(error) => return page_with(user, &form.refused(Refusal::invalid(sentence(&error)))).await,
-    };
+    let name = PersonName::parse(form.get("name")).map_err(Refusal::from_error)?;
     user.store().accounts().set_own_name(user.viewer(), &name).await?;
     user.redirect_with_message("/account", &format!("Your name is now {}.", name.as_str()))
 }
 
 pub(crate) async fn change_password(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let email = user.account()?.email.as_str();
-    let password = match NewPassword::parse(form.raw("password"), form.raw("again"), email) {
-        Ok(password) => password,
-        Err(error) => return page_with(user, &form.refused(Refusal::invalid(error.to_string()))).await,
-    };
-    let verified = match check_password(user, form.raw("current")).await? {
-        Ok(verified) => verified,
-        Err(refusal) => return page_with(user, &form.refused(refusal)).await,
-    };
+    let password = NewPassword::parse(form.raw("password"), form.raw("again"), email);
+    let password = password.map_err(|error| Refusal::invalid(error.to_string()))?;
+    let verified = check_password(user, form.raw("current")).await?;
     let hash = user.console.passwords.hash(&verified.attempt, password).await.ok_or(ConsoleError::Internal)?;
     if !user.store().accounts().set_password(user.viewer(), user.session.id, &verified.hash, &hash).await? {
         return Err(ConsoleError::SignedOut);

@@ -4,11 +4,11 @@ use format::{AUDIT_COLUMNS, AuditRow, Phrase, sentence};
 use http::StatusCode;
 use maud::{Markup, html};
 use serde::Serialize;
-use store::{Admin, AuditPage, AuditQuery, AuditRecord, Store, StoreError, Viewer};
+use store::{AuditPage, AuditQuery, AuditRecord, Store, StoreError, Viewer};
 
 use crate::page::{
-    Area, BATCH_ROWS, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns, data_table,
-    empty, error_message, export_links, heading, period, period_inputs, relative_time, search_input,
+    Area, ConsoleResult, Export, Fields, Format, History, SignedIn, columns, data_table, empty, error_message,
+    export_links, period, period_inputs, relative_time, search_input,
 };
 
 const PAGE_SIZE: usize = 100;
@@ -29,32 +29,25 @@ fn parse(query: &Fields) -> Result<AuditQuery, &'static str> {
     })
 }
 
-/// The next entries. Moves the query to the position after them.
-async fn next(
-    store: &Store,
-    admin: Admin<'_>,
-    query: &mut AuditQuery,
-    count: usize,
-) -> Result<History<AuditRecord, u64>, StoreError> {
-    query.limit = count as u32 + 1;
-    let AuditPage { records, searched_to } = store.audit_log().search(admin, query).await?;
-    let history = History::new(records, count, searched_to, |line| line.number);
-    query.before = history.next.or(query.before);
-    Ok(history)
-}
-
-struct AuditExport(AuditQuery);
-
-impl Export for AuditExport {
+impl Export for AuditQuery {
     const NAME: &'static str = "audit";
     const COLUMNS: &'static [&'static str] = &AUDIT_COLUMNS;
     type Row = AuditRecord;
+    type Position = u64;
 
-    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Vec<AuditRecord>, bool), StoreError> {
+    async fn next(
+        &mut self,
+        store: &Store,
+        viewer: &Viewer,
+        count: usize,
+    ) -> Result<History<AuditRecord, u64>, StoreError> {
         // Other viewers were refused before.
-        let Some(admin) = viewer.admin() else { return Ok((Vec::new(), false)) };
-        let History { rows, next, .. } = next(store, admin, &mut self.0, BATCH_ROWS).await?;
-        Ok((rows, next.is_some()))
+        let Some(admin) = viewer.admin() else { return Err(StoreError::SessionEnded) };
+        self.limit = count as u32 + 1;
+        let AuditPage { records, searched_to } = store.audit_log().search(admin, self).await?;
+        let history = History::new(records, count, searched_to, |line| line.number);
+        self.before = history.next.or(self.before);
+        Ok(history)
     }
 
     fn csv(row: &AuditRecord) -> impl Serialize {
@@ -68,24 +61,21 @@ impl Export for AuditExport {
 
 pub(crate) fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResult {
     user.admin()?;
-    Ok(match parse(query) {
-        Ok(query) => format.stream(user, AuditExport(query)),
-        Err(sentence) => ConsoleResponse::bad_query(sentence),
-    })
+    Ok(format.stream(user, parse(query)))
 }
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
-    let (admin, kept) = (user.admin()?, query.only(&FIELDS));
+    user.admin()?;
+    let kept = query.only(&FIELDS);
     let mut filter = match parse(query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! { (heading("Audit log", html! {})) (error_message(Some(sentence))) (filters(query)) };
-            return Ok(user.page(Area::Audit, "Audit log", content).with_status(StatusCode::BAD_REQUEST));
+            let content = html! { (error_message(Some(sentence))) (filters(query)) };
+            return Ok(user.page(Area::Audit, "Audit log", html! {}, content).with_status(StatusCode::BAD_REQUEST));
         }
     };
-    let history = next(user.store(), admin, &mut filter, PAGE_SIZE).await?;
+    let history = filter.next(user.store(), user.viewer(), PAGE_SIZE).await?;
     let content = html! {
-        (heading("Audit log", export_links("/audit", &kept.with("before", ""))))
         (filters(query))
         @if history.rows.is_empty() {
             (empty("No matching entries", html! {
@@ -95,7 +85,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         } @else { (table(&history.rows)) }
         (history.links(&kept, "entries"))
     };
-    Ok(user.page(Area::Audit, "Audit log", content))
+    Ok(user.page(Area::Audit, "Audit log", export_links("/audit", &kept.with("before", "")), content))
 }
 
 fn filters(query: &Fields) -> Markup {

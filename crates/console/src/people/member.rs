@@ -4,23 +4,20 @@ use maud::{Markup, html};
 use store::{Access, Account, AccountId, Email, PersonName, Role, SecondFactors};
 
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, heading,
-    parse_id, sentence, time, time_or,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, or_word,
+    parse_id, time,
 };
 use crate::people::account::session_table;
 use crate::people::find_by_id;
 
-pub(crate) async fn page(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
-    page_with(user, &find_by_id(user, id).await?, &Draft::default()).await
-}
-
-async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, id: &str, draft: &Draft) -> ConsoleResult {
+    let account = &find_by_id(user, id).await?;
     let keys = user.store().accounts().count_active_keys(user.admin()?, account.id).await?;
     let factors = user.store().second_factors().of(account.id).await?;
     let sessions = user.store().sessions().list_of(user.admin()?, account.id).await?;
     let is_me = user.viewer().account().is_some_and(|me| me.id == account.id);
+    let actions = html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } };
     let content = html! {
-        (heading(&account.name, html! { a.button href={ "/keys?find=" (account.email) } { "Keys" } }))
         section.card {
             (draft.message())
             form.fields method="post" action={ "/team/" (account.id) "/profile" } {
@@ -36,7 +33,7 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> Con
             dl.facts {
                 dt { "Role" } dd { (account.role) }
                 dt { "Joined" } dd { (time(account.created_at)) }
-                dt { "Last signed in" } dd { (time_or(account.signed_in_at, "never")) }
+                dt { "Last signed in" } dd { (or_word(account.signed_in_at.map(time), "never")) }
                 @if let Some(at) = account.disabled_at { dt { "Disabled" } dd { (time(at)) } }
                 dt { "Active keys" } dd { (format::number(keys)) }
                 dt { "Second factors" } dd { (second_factors(&factors)) }
@@ -69,7 +66,7 @@ async fn page_with(user: &SignedIn<'_>, account: &Account, draft: &Draft) -> Con
         }
         @if !is_me { (deletion(user, account)) }
     };
-    Ok(user.page(Area::Team, &account.name, content).with_status(draft.status()))
+    Ok(user.page(Area::Team, &account.name, actions, content).with_status(draft.status()))
 }
 
 fn second_factors(factors: &SecondFactors) -> String {
@@ -147,19 +144,10 @@ fn deletion(user: &SignedIn<'_>, account: &Account) -> Markup {
 
 pub(crate) async fn save(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
-    let saved = match parse_profile(form) {
-        Ok((name, email)) => user.store().accounts().set_profile(user.admin()?, account.id, &name, &email).await,
-        Err(text) => return page_with(user, &account, &form.refused(Refusal::invalid(text))).await,
-    };
-    match saved {
-        Ok(saved) => user.redirect_with_message(&path(account.id), &format!("{} was saved.", saved.name)),
-        Err(error) => page_with(user, &account, &form.refused(Refusal::from_conflict(error)?)).await,
-    }
-}
-
-fn parse_profile(form: &Form) -> Result<(PersonName, Email), String> {
-    let name = PersonName::parse(form.get("name")).map_err(|error| sentence(&error))?;
-    Ok((name, form.get("email").parse::<Email>().map_err(|error| sentence(&error))?))
+    let name = PersonName::parse(form.get("name")).map_err(Refusal::from_error)?;
+    let email = form.get("email").parse::<Email>().map_err(Refusal::from_error)?;
+    let saved = user.store().accounts().set_profile(user.admin()?, account.id, &name, &email).await?;
+    user.redirect_with_message(&path(account.id), &format!("{} was saved.", saved.name))
 }
 
 pub(crate) async fn set_role(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
@@ -228,8 +216,7 @@ pub(crate) async fn revoke_keys(user: &SignedIn<'_>, id: &str, _form: &Form) -> 
 pub(crate) async fn delete(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
     let account = find_by_id(user, id).await?;
     if !form.get("confirm").eq_ignore_ascii_case(account.email.as_str()) {
-        let refusal = Refusal::invalid("The e-mail address does not match. Nothing was deleted.");
-        return page_with(user, &account, &form.refused(refusal)).await;
+        return Err(Refusal::invalid("The e-mail address does not match. Nothing was deleted.").into());
     }
     let revoked = user.store().accounts().delete(user.admin()?, account.id).await?;
     let message = format!("Deleted {} and revoked {}.", account.name, format::count(revoked, "key"));

@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use store::{Account, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role, Token};
 
 use crate::page::{
-    Area, Column, ConsoleError, ConsoleResult, Fields, Form, Order, Paging, SignedIn, button_form, columns, copyable,
-    csrf_field, data_table, empty, found, heading, parse_id, relative_time, relative_time_or, search_input, select,
+    Area, Column, ConsoleError, ConsoleResult, Fields, Form, Order, Paging, SignedIn, button_form, copyable,
+    csrf_field, data_table, empty, found, or_word, parse_id, relative_time, search_input, select, table,
 };
 use crate::people::find_by_id;
 
@@ -45,8 +45,8 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
     let passwords = user.console.settings.passwords;
     let is_required = user.store().second_factors().is_required().await?;
     let without_factor = user.store().second_factors().accounts_without(admin).await?;
+    let actions = html! { @if passwords { a.button.primary href="#invite" { "Invite" } } };
     let content = html! {
-        (heading("Team", html! { @if passwords { a.button.primary href="#invite" { "Invite" } } }))
         (notice)
         (members(user, &accounts, query))
         section.card {
@@ -69,26 +69,20 @@ async fn page_with(user: &SignedIn<'_>, query: &Fields, notice: Markup) -> Conso
             (second_factor_card(user, is_required, &without_factor))
         }
     };
-    Ok(user.page(Area::Team, "Team", content))
+    Ok(user.page(Area::Team, "Team", actions, content))
 }
 
 /// People whom the identity provider may still know.
 fn deleted_card(user: &SignedIn<'_>, deleted: &[DeletedPerson]) -> Markup {
+    let rows = deleted.iter().take(MAX_DELETED).map(|person| {
+        let path = format!("/team/deleted/{}/allow", person.account);
+        [html! { (person.email) }, relative_time(person.deleted_at), button_form(user, &path, "Allow", "plain")]
+    });
     html! {
         section.card {
             h2 { "Deleted people" }
             p.quiet { "They cannot return through the identity provider until you allow it, and get a new account then." }
-            (data_table("Deleted people", columns(&["E-mail", "Deleted", ""]), html! {
-                @for person in deleted.iter().take(MAX_DELETED) {
-                    tr {
-                        th scope="row" data-label="E-mail" { (person.email) }
-                        td data-label="Deleted" { (relative_time(person.deleted_at)) }
-                        td.actions {
-                            (button_form(user, &format!("/team/deleted/{}/allow", person.account), "Allow", "plain"))
-                        }
-                    }
-                }
-            }))
+            (table("Deleted people", ["E-mail", "Deleted", ""], rows))
             @if deleted.len() > MAX_DELETED {
                 p.quiet { "The last " (MAX_DELETED) " of " (format::number(deleted.len() as u64)) " people." }
             }
@@ -201,7 +195,7 @@ fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Mar
                     td data-label="E-mail" { (account.email) }
                     td data-label="Role" { (account.role) }
                     td data-label="Joined" { (relative_time(account.created_at)) }
-                    td data-label="Last signed in" { (relative_time_or(account.signed_in_at, "never")) }
+                    td data-label="Last signed in" { (or_word(account.signed_in_at.map(relative_time), "never")) }
                     td data-label="State" {
                         @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
                     }
@@ -212,25 +206,21 @@ fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Mar
 }
 
 fn link_table(user: &SignedIn<'_>, links: &[Link]) -> Markup {
-    html! {
-        (data_table("Links", columns(&["For", "Purpose", "Created by", "Expires", ""]), html! {
-            @for link in links {
-                tr {
-                    th scope="row" data-label="For" { (link.note) }
-                    td data-label="Purpose" {
-                        @match &link.purpose {
-                            LinkPurpose::SetUp => "set up",
-                            LinkPurpose::Join(role) => { "invitation as " (role) },
-                            LinkPurpose::Reset(_) => "password reset",
-                        }
-                    }
-                    td data-label="Created by" { (link.made_by) }
-                    td data-label="Expires" { (relative_time(link.expires_at)) }
-                    td.actions { (button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain")) }
-                }
-            }
-        }))
-    }
+    let rows = links.iter().map(|link| {
+        let purpose = match &link.purpose {
+            LinkPurpose::SetUp => "set up".to_owned(),
+            LinkPurpose::Join(role) => format!("invitation as {role}"),
+            LinkPurpose::Reset(_) => "password reset".to_owned(),
+        };
+        [
+            html! { (link.note) },
+            html! { (purpose) },
+            html! { (link.made_by) },
+            relative_time(link.expires_at),
+            button_form(user, &format!("/team/links/{}/withdraw", link.id), "Revoke", "plain"),
+        ]
+    });
+    table("Links", ["For", "Purpose", "Created by", "Expires", ""], rows)
 }
 
 /// The page with a new link, which no other page shows.

@@ -6,12 +6,11 @@ use chat::{MaxTokens, Role, Temperature, limits};
 use format::number;
 use maud::{Markup, html};
 
-use crate::page::{Area, ConsoleError, ConsoleResponse, ConsoleResult, FormSender, SignedIn, assets, heading};
+use crate::page::{Area, ConsoleError, ConsoleResponse, ConsoleResult, FormSender, SignedIn, assets};
 use crate::playground::snippets;
 
 pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
     let content = html! {
-        (heading("Playground", html! {}))
         p.quiet {
             "Sends real requests to the API. They are recorded under your key Playground. "
             "Message text is stored neither here nor in your browser."
@@ -33,7 +32,7 @@ pub(crate) fn page(user: &SignedIn<'_>) -> ConsoleResult {
         }
         script type="module" src=(assets::PLAYGROUND.path()) {}
     };
-    Ok(user.page(Area::Playground, "Playground", content))
+    Ok(user.page(Area::Playground, "Playground", html! {}, content))
 }
 
 /// One message. The script numbers the messages, and shows answers with their figures and sources.

@@ -15,17 +15,14 @@ use crate::sign_in::{check_password, passkeys};
 /// The password, added to the fields of the declined form.
 pub(crate) const PASSWORD_FIELD: &str = "confirm-password";
 
-/// Verifies the password in a form, if any. Returns the confirmation page with an error if it is wrong.
-pub(crate) async fn check(user: &SignedIn<'_>, path: &str, form: &Form) -> ConsoleResult<Option<ConsoleResponse>> {
+/// Verifies the password in a form, if any.
+pub(crate) async fn check(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<()> {
     if !form.has(PASSWORD_FIELD) {
-        return Ok(None);
+        return Ok(());
     }
-    let verified = match check_password(user, form.raw(PASSWORD_FIELD)).await? {
-        Ok(verified) => verified,
-        Err(refusal) => return page(user, path, form, Some(refusal)).await.map(Some),
-    };
+    let verified = check_password(user, form.raw(PASSWORD_FIELD)).await?;
     match user.store().sign_ins().confirm_with_password(user.viewer(), &verified.hash).await? {
-        true => Ok(None),
+        true => Ok(()),
         false => Err(ConsoleError::SignedOut),
     }
 }
@@ -63,7 +60,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, path: &str, form: &Form, refusal: 
         }
     };
     let status = refusal.map_or(StatusCode::FORBIDDEN, |refusal| refusal.status);
-    Ok(user.page(Area::from_path(path), "Confirm", content).with_status(status))
+    Ok(user.bare_page(Area::from_path(path), "Confirm", content).with_status(status))
 }
 
 fn passkey_button(user: &SignedIn<'_>) -> Markup {
@@ -88,10 +85,7 @@ fn provider_link(user: &SignedIn<'_>, page: &str) -> Markup {
 /// Verifies the passkey's response, which the script posts.
 pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleResult {
     let account = user.account()?;
-    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await? {
-        Ok(attempt) => attempt,
-        Err(refusal) => return passkeys::refused(&refusal.into()),
-    };
+    let attempt = user.console.sign_in_throttle.begin(user.client, Some(&account.email)).await??;
     let used = passkeys::verify(user.console, &passkeys::parse(body)?).await?;
     let used = used.filter(|(owner, _)| *owner == account.id);
     let is_confirmed = match used {
@@ -100,7 +94,7 @@ pub(crate) async fn finish_passkey(user: &SignedIn<'_>, body: &[u8]) -> ConsoleR
     };
     if !is_confirmed {
         attempt.failed().await?;
-        return passkeys::refused(&Refusal::invalid(passkeys::NOT_ACCEPTED));
+        return Err(Refusal::invalid(passkeys::NOT_ACCEPTED).into());
     }
     Ok(ConsoleResponse::json("{}".into()))
 }

@@ -22,8 +22,8 @@ use crate::page::{
     Anonymous, Console, ConsoleError, ConsoleRequest, ConsoleResponse, ConsoleResult, Form, FormSender, Refusal,
     SignedIn, found,
 };
+use crate::sign_in::check_password;
 use crate::sign_in::first_step::local_path;
-use crate::sign_in::{check_password, second_factor};
 
 const MAX_NAME_CHARS: usize = 60;
 const MAX_PASSKEYS: usize = 10;
@@ -55,13 +55,11 @@ pub(crate) async fn begin_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRes
     let passkeys = user.console.passkeys()?;
     let account = user.account()?;
     let given: PasswordGiven = parse(body)?;
-    if let Err(refusal) = check_password(user, &given.password).await? {
-        return refused(&refusal);
-    }
+    check_password(user, &given.password).await?;
     let factors = user.store().second_factors().of(account.id).await?;
     if factors.passkeys.len() >= MAX_PASSKEYS {
         let text = "An account can have at most ten passkeys. Remove one first.";
-        return refused(&Refusal::new(StatusCode::CONFLICT, text));
+        return Err(Refusal::new(StatusCode::CONFLICT, text).into());
     }
     let known = factors.passkeys.iter().filter_map(|passkey| credential_id(&passkey.id)).collect();
     let started = passkeys.start_passkey_registration(
@@ -92,28 +90,23 @@ pub(crate) async fn finish_adding(user: &SignedIn<'_>, body: &[u8]) -> ConsoleRe
     };
     let state = state.filter(|challenge| challenge.account == account.id);
     let state = state.and_then(|challenge| serde_json::from_str::<PasskeyRegistration>(&challenge.body).ok());
-    let Some(state) = state else { return refused(&Refusal::invalid("This took too long. Please try again.")) };
-    let passkey = match passkeys.finish_passkey_registration(&given.credential, &state) {
-        Ok(passkey) => passkey,
-        Err(error) => {
-            tracing::warn!(%error, "a passkey could not be added");
-            return refused(&Refusal::invalid("This passkey cannot be used here."));
-        }
-    };
+    let state = state.ok_or_else(|| Refusal::invalid("This took too long. Please try again."))?;
+    let passkey = passkeys.finish_passkey_registration(&given.credential, &state).map_err(|error| {
+        tracing::warn!(%error, "a passkey could not be added");
+        Refusal::invalid("This passkey cannot be used here.")
+    })?;
     let shown: String = given.name.trim().chars().filter(|typed| !typed.is_control()).take(MAX_NAME_CHARS).collect();
     let name = if shown.is_empty() { "Passkey" } else { &shown };
     let credential = serde_json::to_string(&passkey).map_err(internal)?;
     let id = id_text(passkey.cred_id());
     match user.store().second_factors().add_passkey(user.viewer(), user.session.id, &id, name, &credential).await? {
         true => located("/account/second-factor"),
-        false => refused(&Refusal::new(StatusCode::CONFLICT, "This passkey is already in use.")),
+        false => Err(Refusal::new(StatusCode::CONFLICT, "This passkey is already in use.").into()),
     }
 }
 
 pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> ConsoleResult {
-    if let Err(refusal) = check_password(user, form.raw("password")).await? {
-        return second_factor::page_with(user, &form.refused(refusal)).await;
-    }
+    check_password(user, form.raw("password")).await?;
     found(user.store().second_factors().remove_passkey(user.viewer(), id).await?)?;
     user.redirect_with_message("/account/second-factor", "The passkey was removed.")
 }
@@ -121,10 +114,7 @@ pub(crate) async fn remove(user: &SignedIn<'_>, id: &str, form: &Form) -> Consol
 pub(crate) async fn begin_sign_in(visitor: &Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     visitor.json(request).await?;
     let console = visitor.console;
-    let _attempt = match console.sign_in_throttle.enter(request.client) {
-        Ok(attempt) => attempt,
-        Err(refusal) => return refused(&refusal.into()),
-    };
+    let _attempt = console.sign_in_throttle.enter(request.client)?;
     begin_use(console).await
 }
 
@@ -140,10 +130,7 @@ pub(crate) async fn begin_use(console: &Console) -> ConsoleResult {
 pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut ConsoleRequest) -> ConsoleResult {
     let given: UsedCredential = parse(&visitor.json(request).await?)?;
     let console = visitor.console;
-    let attempt = match console.sign_in_throttle.begin(request.client, None).await? {
-        Ok(attempt) => attempt,
-        Err(refusal) => return refused(&refusal.into()),
-    };
+    let attempt = console.sign_in_throttle.begin(request.client, None).await??;
     let session = match verify(console, &given).await? {
         Some((account, used)) => {
             match console.store.sessions().begin(account, &request.origin(), Proof::Passkey(&used)).await {
@@ -160,7 +147,7 @@ pub(crate) async fn finish_sign_in(visitor: Anonymous<'_>, request: &mut Console
         let owner =
             console.store.second_factors().passkey_owner(&id_text(given.credential.get_credential_id())).await?;
         console.wrong_passwords.add(PasswordTry::Passkey, owner, request.client);
-        return refused(&Refusal::new(StatusCode::UNAUTHORIZED, NOT_ACCEPTED));
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, NOT_ACCEPTED).into());
     };
     attempt.succeeded().await?;
     console.count_sign_in(SignInOutcome::Succeeded);
@@ -235,10 +222,6 @@ fn challenge(token: &str, options: &impl Serialize) -> ConsoleResult {
 /// The page to open next.
 fn located(path: &str) -> ConsoleResult {
     Ok(ConsoleResponse::json(json!({ "location": path }).to_string()))
-}
-
-pub(crate) fn refused(refusal: &Refusal) -> ConsoleResult {
-    Ok(ConsoleResponse::json(json!({ "error": refusal.text }).to_string()).with_status(refusal.status))
 }
 
 fn internal(error: impl std::fmt::Display) -> ConsoleError {

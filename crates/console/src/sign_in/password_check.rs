@@ -13,21 +13,15 @@ pub(crate) struct VerifiedPassword<'a> {
 }
 
 /// Verifies the password. It is throttled like a sign-in, so that a stolen session does not allow faster guessing.
-pub(crate) async fn check_password<'a>(
-    user: &SignedIn<'a>,
-    typed: &str,
-) -> ConsoleResult<Result<VerifiedPassword<'a>, Refusal>> {
+pub(crate) async fn check_password<'a>(user: &SignedIn<'a>, typed: &str) -> ConsoleResult<VerifiedPassword<'a>> {
     let email = &user.account()?.email;
-    let attempt = match user.console.sign_in_throttle.begin(user.client, Some(email)).await? {
-        Ok(attempt) => attempt,
-        Err(refusal) => return Ok(Err(refusal.into())),
-    };
+    let attempt = user.console.sign_in_throttle.begin(user.client, Some(email)).await??;
     let current = user.store().accounts().password(user.viewer()).await?;
     let is_right = user.console.passwords.verify(&attempt, typed, current.clone()).await;
     if let Some(hash) = current.filter(|_| is_right) {
-        return Ok(Ok(VerifiedPassword { attempt, hash }));
+        return Ok(VerifiedPassword { attempt, hash });
     }
     attempt.failed().await?;
     user.console.wrong_passwords.add(PasswordTry::Confirmation, Some(email.clone()), user.client);
-    Ok(Err(Refusal::invalid("The current password is incorrect.")))
+    Err(Refusal::invalid("The current password is incorrect.").into())
 }

@@ -5,16 +5,12 @@ use store::{PasskeyRecord, RecoveryCode, SecondFactors};
 
 use crate::credentials::AuthenticatorKey;
 use crate::page::{
-    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, columns, csrf_field,
-    data_table, found, heading, password_input, time, time_or,
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, csrf_field, found,
+    or_word, password_input, table, time,
 };
 use crate::sign_in::check_password;
 
 pub(crate) const PATH: &str = "/account/second-factor";
-
-pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, &Draft::default()).await
-}
 
 /// Only for people with a password in this console.
 async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
@@ -23,10 +19,9 @@ async fn factors(user: &SignedIn<'_>) -> ConsoleResult<SecondFactors> {
     Ok(user.store().second_factors().of(user.account()?.id).await?)
 }
 
-pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     let factors = factors(user).await?;
     let content = html! {
-        (heading("Second factor", html! {}))
         @if user.session.lacks_second_factor {
             p.message role="status" {
                 "Your administrator requires a second factor. To continue, set up an authenticator app or a passkey."
@@ -60,7 +55,7 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResu
         }
         @if !factors.is_empty() { (codes_card(user, factors.recovery_codes)) }
     };
-    Ok(user.page(Area::Account, "Second factor", content).with_status(draft.status()))
+    Ok(user.page(Area::Account, "Second factor", html! {}, content).with_status(draft.status()))
 }
 
 /// A removal form, which requires the password.
@@ -82,20 +77,15 @@ fn password_field() -> Markup {
 }
 
 fn passkey_table(user: &SignedIn<'_>, passkeys: &[PasskeyRecord]) -> Markup {
-    data_table(
-        "Passkeys",
-        columns(&["Name", "Added", "Last used", ""]),
-        html! {
-            @for passkey in passkeys {
-                tr {
-                    th scope="row" data-label="Name" { (passkey.name) }
-                    td data-label="Added" { (time(passkey.created_at)) }
-                    td data-label="Last used" { (time_or(passkey.used_at, "never")) }
-                    td.actions { (removal(user, &format!("/account/passkeys/{}/remove", passkey.id), "Remove")) }
-                }
-            }
-        },
-    )
+    let rows = passkeys.iter().map(|passkey| {
+        [
+            html! { (passkey.name) },
+            time(passkey.created_at),
+            or_word(passkey.used_at.map(time), "never"),
+            removal(user, &format!("/account/passkeys/{}/remove", passkey.id), "Remove"),
+        ]
+    });
+    table("Passkeys", ["Name", "Added", "Last used", ""], rows)
 }
 
 fn passkey_form(user: &SignedIn<'_>) -> Markup {
@@ -131,16 +121,15 @@ fn codes_card(user: &SignedIn<'_>, left: u64) -> Markup {
     }
 }
 
-/// Shows a new key each time. It takes effect once one of its codes was entered.
-pub(crate) async fn app_page(user: &SignedIn<'_>) -> ConsoleResult {
+/// Shows a new key each time, unless a form was refused. It takes effect once one of its codes was entered.
+pub(crate) async fn app_page(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     factors(user).await?;
-    Ok(app_page_with(user, &AuthenticatorKey::generate()?, &Draft::default()))
-}
-
-fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, draft: &Draft) -> ConsoleResponse {
+    let key = match AuthenticatorKey::parse(draft.get("key")) {
+        Some(key) => key,
+        None => AuthenticatorKey::generate()?,
+    };
     let email = user.viewer().account().map_or("", |account| account.email.as_str());
     let content = html! {
-        (heading("Add an authenticator app", html! {}))
         section.card {
             ol {
                 li {
@@ -165,19 +154,15 @@ fn app_page_with(user: &SignedIn<'_>, key: &AuthenticatorKey, draft: &Draft) -> 
             }
         }
     };
-    user.page(Area::Account, "Add an authenticator app", content).with_status(draft.status())
+    Ok(user.page(Area::Account, "Add an authenticator app", html! {}, content).with_status(draft.status()))
 }
 
 pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     factors(user).await?;
     let key = AuthenticatorKey::parse(form.get("key")).ok_or(ConsoleError::Unreadable)?;
-    let refused = |refusal| Ok(app_page_with(user, &key, &form.refused(refusal)));
-    if let Err(refusal) = check_password(user, form.raw("password")).await? {
-        return refused(refusal);
-    }
-    let Some(step) = key.step_of(form.get("code"), user.store().now()) else {
-        return refused(Refusal::invalid("This code is wrong. Check that your phone's clock is right."));
-    };
+    check_password(user, form.raw("password")).await?;
+    let step = key.step_of(form.get("code"), user.store().now());
+    let step = step.ok_or_else(|| Refusal::invalid("This code is wrong. Check that your phone's clock is right."))?;
     let codes = RecoveryCode::generate_all()?;
     let (store, session) = (user.store(), user.session.id);
     match store.second_factors().set_authenticator_app(user.viewer(), session, &key.text(), step, &codes).await? {
@@ -188,18 +173,14 @@ pub(crate) async fn add_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
 
 pub(crate) async fn remove_app(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     factors(user).await?;
-    if let Err(refusal) = check_password(user, form.raw("password")).await? {
-        return page_with(user, &form.refused(refusal)).await;
-    }
+    check_password(user, form.raw("password")).await?;
     found(user.store().second_factors().remove_authenticator_app(user.viewer()).await?)?;
     user.redirect_with_message(PATH, "The authenticator app was removed.")
 }
 
 pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     found(!factors(user).await?.is_empty())?;
-    if let Err(refusal) = check_password(user, form.raw("password")).await? {
-        return page_with(user, &form.refused(refusal)).await;
-    }
+    check_password(user, form.raw("password")).await?;
     let codes = RecoveryCode::generate_all()?;
     user.store().second_factors().set_recovery_codes(user.viewer(), &codes).await?;
     Ok(codes_page(user, &codes, "Recovery codes were created."))
@@ -208,7 +189,6 @@ pub(crate) async fn create_codes(user: &SignedIn<'_>, form: &Form) -> ConsoleRes
 /// The codes are shown only on this page.
 fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> ConsoleResponse {
     let content = html! {
-        (heading("Recovery codes", html! {}))
         p.message role="status" { (message) }
         section.card {
             p { "Store these codes where you can find them without your device. They are shown only once." }
@@ -219,5 +199,5 @@ fn codes_page(user: &SignedIn<'_>, codes: &[RecoveryCode], message: &str) -> Con
             }
         }
     };
-    user.page(Area::Account, "Recovery codes", content)
+    user.page(Area::Account, "Recovery codes", html! {}, content)
 }

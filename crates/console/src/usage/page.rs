@@ -11,7 +11,7 @@ use store::{AccountId, Measured, Period, Phase, Step, UsageQuery, UsageReport};
 
 use crate::page::{
     Area, ConsoleError, ConsoleResponse, ConsoleResult, Fields, Format, SignedIn, change, csv, empty, error_message,
-    export_links, failed, heading, measured, now, parse_id, period_inputs, time,
+    export_links, failed, measured, now, parse_id, period_inputs, time,
 };
 use crate::usage::breakdown::breakdown;
 use crate::usage::charts::{charts, phases};
@@ -95,11 +95,11 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
         Err(error) => return Ok(page_of_wrong_range(user, &kept, error)),
     };
     let export = kept.without(&["sort", "page", "phase"]);
+    let actions = html! {
+        @if user.is_admin() { a.button href="/prices" { "Prices" } }
+        (export_links("/usage", &export.with("", "")))
+    };
     let content = html! {
-        (heading("Usage", html! {
-            @if user.is_admin() { a.button href="/prices" { "Prices" } }
-            (export_links("/usage", &export.with("", "")))
-        }))
         (toolbar(&kept, &view))
         (chips(user, &kept, &view).await?)
         div data-live {
@@ -116,16 +116,15 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
             (breakdown(&kept, &view, groups(user)))
         }
     };
-    Ok(user.page(Area::Usage, "Usage", content))
+    Ok(user.page(Area::Usage, "Usage", actions, content))
 }
 
 fn page_of_wrong_range(user: &SignedIn<'_>, query: &Fields, error: RangeError) -> ConsoleResponse {
     let content = html! {
-        (heading("Usage", html! {}))
         (error_message(Some(&error.to_string())))
         div.toolbar { (presets(query, "")) (range_form(query, query.get("from"), query.get("to"))) }
     };
-    user.page(Area::Usage, "Usage", content).with_status(StatusCode::BAD_REQUEST)
+    user.page(Area::Usage, "Usage", html! {}, content).with_status(StatusCode::BAD_REQUEST)
 }
 
 fn toolbar(query: &Fields, view: &UsageView) -> Markup {

@@ -5,18 +5,13 @@ use store::{Currency, Price, PriceList, Project, TokenPrice};
 
 use crate::page::{
     Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, columns, csrf_field, data_table, empty, found,
-    heading, sentence,
 };
 
-pub(crate) async fn page(user: &SignedIn<'_>) -> ConsoleResult {
-    page_with(user, &Draft::default()).await
-}
-
-async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
+pub(crate) async fn page(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
     user.admin()?;
     let prices = user.store().prices().list(user.viewer()).await?;
+    let actions = html! { a.button href="/usage?range=30d&group=project" { "Usage" } };
     let content = html! {
-        (heading("Prices", html! { a.button href="/usage?range=30d&group=project" { "Usage" } }))
         p.quiet {
             "With prices, usage is also shown as cost: measured tokens times current prices, computed for every page "
             "view. It is not a bill."
@@ -26,7 +21,7 @@ async fn page_with(user: &SignedIn<'_>, draft: &Draft) -> ConsoleResult {
         } @else { (table(user, &prices)) }
         (set_form(user, &prices, draft))
     };
-    Ok(user.page(Area::Usage, "Prices", content).with_status(draft.status()))
+    Ok(user.page(Area::Usage, "Prices", actions, content).with_status(draft.status()))
 }
 
 fn table(user: &SignedIn<'_>, prices: &PriceList) -> Markup {
@@ -94,25 +89,18 @@ fn set_form(user: &SignedIn<'_>, prices: &PriceList, draft: &Draft) -> Markup {
 
 pub(crate) async fn set(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     let admin = user.admin()?;
-    let refusal = match parse(form) {
-        Err(text) => Refusal::invalid(text),
-        Ok((project, price, currency)) => {
-            match user.store().prices().set(admin, project.as_ref(), price, currency).await {
-                Ok(_) => return user.redirect_with_message("/prices", "The price was set."),
-                Err(error) => Refusal::from_conflict(error)?,
-            }
-        }
-    };
-    page_with(user, &form.refused(refusal)).await
+    let (project, price, currency) = parse(form)?;
+    user.store().prices().set(admin, project.as_ref(), price, currency).await?;
+    user.redirect_with_message("/prices", "The price was set.")
 }
 
-fn parse(form: &Form) -> Result<(Option<Project>, Price, Option<Currency>), String> {
-    let project = Project::parse_optional(form.get("project")).map_err(|error| sentence(&error))?;
-    let amount = |name: &str| form.get(name).parse::<TokenPrice>().map_err(|error| sentence(&error));
+fn parse(form: &Form) -> Result<(Option<Project>, Price, Option<Currency>), Refusal> {
+    let project = Project::parse_optional(form.get("project")).map_err(Refusal::from_error)?;
+    let amount = |name: &str| form.get(name).parse::<TokenPrice>().map_err(Refusal::from_error);
     let price = Price { prompt: amount("prompt")?, completion: amount("completion")? };
     let currency = match form.get("currency") {
         "" => None,
-        code => Some(code.parse::<Currency>().map_err(|error| sentence(&error))?),
+        code => Some(code.parse::<Currency>().map_err(Refusal::from_error)?),
     };
     Ok((project, price, currency))
 }

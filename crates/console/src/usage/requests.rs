@@ -10,9 +10,8 @@ use serde::Serialize;
 use store::{RecordedRequest, RequestPage, RequestQuery, StatusFilter, Store, StoreError, Viewer};
 
 use crate::page::{
-    Area, BATCH_ROWS, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, columns,
-    copyable, data_table, empty, error_message, export_links, heading, parse_id, period, period_inputs, relative_time,
-    search_input, select, time,
+    Area, ConsoleError, ConsoleResponse, ConsoleResult, Export, Fields, Format, History, SignedIn, copyable, empty,
+    error_message, export_links, parse_id, period, period_inputs, relative_time, search_input, select, table, time,
 };
 
 const PAGE_SIZE: usize = 50;
@@ -64,8 +63,14 @@ impl Filter {
             limit: 0,
         }))
     }
+}
 
-    /// The next rows. Moves the filter to the position after them.
+impl Export for Filter {
+    const NAME: &'static str = "requests";
+    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
+    type Row = RecordedRequest;
+    type Position = RequestId;
+
     async fn next(
         &mut self,
         store: &Store,
@@ -88,17 +93,6 @@ impl Filter {
         query.before = history.next.or(query.before);
         Ok(history)
     }
-}
-
-impl Export for Filter {
-    const NAME: &'static str = "requests";
-    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
-    type Row = RecordedRequest;
-
-    async fn next(&mut self, store: &Store, viewer: &Viewer) -> Result<(Vec<RecordedRequest>, bool), StoreError> {
-        let History { rows, next, .. } = self.next(store, viewer, BATCH_ROWS).await?;
-        Ok((rows, next.is_some()))
-    }
 
     fn csv(row: &RecordedRequest) -> impl Serialize {
         RequestRow::for_csv(row)
@@ -114,10 +108,7 @@ fn parse_status(text: &str) -> Option<StatusFilter> {
 }
 
 pub(crate) fn export(user: &SignedIn<'_>, query: &Fields, format: Format) -> ConsoleResponse {
-    match Filter::parse(user, query) {
-        Ok(filter) => format.stream(user, filter),
-        Err(sentence) => ConsoleResponse::bad_query(sentence),
-    }
+    format.stream(user, Filter::parse(user, query))
 }
 
 pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
@@ -126,23 +117,22 @@ pub(crate) async fn list(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult {
     let mut filter = match Filter::parse(user, query) {
         Ok(filter) => filter,
         Err(sentence) => {
-            let content = html! { (heading("Requests", html! {})) (error_message(Some(sentence))) (filters) };
-            return Ok(user.page(Area::Requests, "Requests", content).with_status(StatusCode::BAD_REQUEST));
+            let content = html! { (error_message(Some(sentence))) (filters) };
+            return Ok(user.page(Area::Requests, "Requests", html! {}, content).with_status(StatusCode::BAD_REQUEST));
         }
     };
     let history = filter.next(user.store(), user.viewer(), PAGE_SIZE).await?;
     let content = html! {
-        (heading("Requests", export_links("/requests", &kept.with("before", ""))))
         (filters)
         div data-live {
-            @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (table(&history.rows)) }
+            @if history.rows.is_empty() { (nothing(&kept, history.next)) } @else { (request_table(&history.rows)) }
             (history.links(&kept, "requests"))
             @if history.is_cut {
                 p.quiet { "The search for one page is limited. There may be older requests that match." }
             }
         }
     };
-    Ok(user.page(Area::Requests, "Requests", content))
+    Ok(user.page(Area::Requests, "Requests", export_links("/requests", &kept.with("before", "")), content))
 }
 
 /// In place of an empty list. `next` is where the search goes on.
@@ -191,30 +181,21 @@ async fn filters(user: &SignedIn<'_>, query: &Fields) -> ConsoleResult<Markup> {
     })
 }
 
-fn table(rows: &[RecordedRequest]) -> Markup {
+fn request_table(rows: &[RecordedRequest]) -> Markup {
     let tokens = |figure: Option<u32>| format::number_or_dash(figure.map(u64::from));
-    html! {
-        @let head = columns(&["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"]);
-        div.request-list {
-            (data_table("Requests", head, html! {
-                @for row in rows {
-                    tr {
-                        th scope="row" data-label="Request" {
-                            a href={ "/requests/" (row.request_id) } { code { (row.request_id) } }
-                        }
-                        td data-label="Received" { (relative_time(row.request_id.timestamp())) }
-                        td data-label="Key" { (row.key_name) }
-                        td data-label="Outcome" { (outcome(row)) }
-                        td.right data-label="Tokens in + out" {
-                            (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion))
-                        }
-                        td.right data-label="Total" { (tokens(row.usage.total)) }
-                        td.right.nowrap data-label="Latency" { (format::micros(row.total_us as f64)) }
-                    }
-                }
-            }))
-        }
-    }
+    let titles = ["Request", "Received", "Key", "Outcome", ">Tokens in + out", ">Total", ">Latency"];
+    let rows = rows.iter().map(|row| {
+        [
+            html! { a href={ "/requests/" (row.request_id) } { code { (row.request_id) } } },
+            relative_time(row.request_id.timestamp()),
+            html! { (row.key_name) },
+            outcome(row),
+            html! { (tokens(row.usage.prompt)) " + " (tokens(row.usage.completion)) },
+            html! { (tokens(row.usage.total)) },
+            html! { (format::micros(row.total_us as f64)) },
+        ]
+    });
+    html! { div.request-list { (table("Requests", titles, rows)) } }
 }
 
 fn outcome(row: &RecordedRequest) -> Markup {
@@ -234,7 +215,6 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
     let row = user.store().usage().request(user.viewer(), id).await?.ok_or(ConsoleError::NotFound)?;
     let figure = |figure: Option<u32>| figure.map_or_else(|| "not measured".into(), |figure| number(figure.into()));
     let content = html! {
-        (heading("Request", html! { a.button href="/requests" { "All requests" } }))
         section.card {
             (copyable("request-id", &row.request_id.to_string()))
             dl.facts {
@@ -254,7 +234,7 @@ pub(crate) async fn detail(user: &SignedIn<'_>, id: &str) -> ConsoleResult {
         }
         section.card #timeline { h2 { "Timeline" } (timeline(&row)) }
     };
-    Ok(user.page(Area::Requests, "Request", content))
+    Ok(user.page(Area::Requests, "Request", html! { a.button href="/requests" { "All requests" } }, content))
 }
 
 fn grounding(row: &RecordedRequest) -> Markup {
