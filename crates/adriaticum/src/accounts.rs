@@ -1,7 +1,7 @@
 //! The `accounts` commands, which also work when no user can sign in to the console.
 
 use format::rfc3339_seconds;
-use serde::Serialize;
+use serde_json::{Value, json};
 use store::{
     Access, Account, AccountError, Admin, DeletedPerson, Email, Link, LinkId, LinkPurpose, PersonName, Store, Token,
     Viewer,
@@ -155,7 +155,7 @@ async fn withdraw(store: &Store, admin: Admin<'_>, id: &str) -> Result<(), CliEr
 
 fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
     let headings = ["ID", "FOR", "PURPOSE", "CREATED BY", "EXPIRES"];
-    print_list(links, json.then_some(JsonLink::from), "There are no pending links.", headings, |link| {
+    print_list(links, json, link_as_json, "There are no pending links.", headings, |link| {
         let purpose = match &link.purpose {
             LinkPurpose::SetUp => "set up".into(),
             LinkPurpose::Join(role) => format!("invitation as {role}"),
@@ -166,9 +166,9 @@ fn list_links(links: &[Link], json: bool) -> Result<(), CliError> {
 }
 
 fn list_deleted(people: &[DeletedPerson], json: bool) -> Result<(), CliError> {
-    let as_json = |person: &DeletedPerson| serde_json::json!({ "email": person.email.as_str(), "deleted_at": rfc3339_seconds(person.deleted_at) });
+    let as_json = |person: &DeletedPerson| json!({ "email": person.email.as_str(), "deleted_at": rfc3339_seconds(person.deleted_at) });
     let empty = "No deleted person is barred from signing in.";
-    print_list(people, json.then_some(as_json), empty, ["E-MAIL", "DELETED"], |person| {
+    print_list(people, json, as_json, empty, ["E-MAIL", "DELETED"], |person| {
         [person.email.to_string(), rfc3339_seconds(person.deleted_at)]
     })
 }
@@ -181,7 +181,7 @@ pub(crate) async fn find_account(store: &Store, admin: Admin<'_>, email: &Email)
 fn list(accounts: &[Account], json: bool) -> Result<(), CliError> {
     let empty = "There are no accounts yet. `serve` prints a link for the first one when it starts.";
     let headings = ["E-MAIL", "NAME", "ROLE", "STATE", "CREATED", "LAST SIGNED IN"];
-    print_list(accounts, json.then_some(JsonAccount::from), empty, headings, |account| {
+    print_list(accounts, json, account_as_json, empty, headings, |account| {
         [
             account.email.to_string(),
             account.name.clone(),
@@ -202,59 +202,31 @@ fn cli_error(error: &AccountError, email: &Email) -> CliError {
     }
 }
 
-#[derive(Serialize)]
-struct JsonLink<'a> {
-    id: &'a str,
-    #[serde(rename = "for")]
-    note: &'a str,
-    purpose: &'static str,
-    /// Of an invitation.
-    role: Option<&'static str>,
-    created_by: &'a str,
-    created_at: String,
-    expires_at: String,
+fn link_as_json(link: &Link) -> Value {
+    let (purpose, role) = match &link.purpose {
+        LinkPurpose::SetUp => ("set_up", None),
+        LinkPurpose::Join(role) => ("invitation", Some(role.as_str())),
+        LinkPurpose::Reset(_) => ("password_reset", None),
+    };
+    json!({
+        "id": link.id.as_str(),
+        "for": link.note,
+        "purpose": purpose,
+        "role": role,
+        "created_by": link.made_by,
+        "created_at": rfc3339_seconds(link.created_at),
+        "expires_at": rfc3339_seconds(link.expires_at),
+    })
 }
 
-impl<'a> From<&'a Link> for JsonLink<'a> {
-    fn from(link: &'a Link) -> Self {
-        let (purpose, role) = match &link.purpose {
-            LinkPurpose::SetUp => ("set_up", None),
-            LinkPurpose::Join(role) => ("invitation", Some(role.as_str())),
-            LinkPurpose::Reset(_) => ("password_reset", None),
-        };
-        Self {
-            id: link.id.as_str(),
-            note: &link.note,
-            purpose,
-            role,
-            created_by: &link.made_by,
-            created_at: rfc3339_seconds(link.created_at),
-            expires_at: rfc3339_seconds(link.expires_at),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct JsonAccount<'a> {
-    id: &'a str,
-    email: &'a str,
-    name: &'a str,
-    role: &'a str,
-    created_at: String,
-    signed_in_at: Option<String>,
-    disabled_at: Option<String>,
-}
-
-impl<'a> From<&'a Account> for JsonAccount<'a> {
-    fn from(account: &'a Account) -> Self {
-        Self {
-            id: account.id.as_str(),
-            email: account.email.as_str(),
-            name: &account.name,
-            role: account.role.as_str(),
-            created_at: rfc3339_seconds(account.created_at),
-            signed_in_at: account.signed_in_at.map(rfc3339_seconds),
-            disabled_at: account.disabled_at.map(rfc3339_seconds),
-        }
-    }
+fn account_as_json(account: &Account) -> Value {
+    json!({
+        "id": account.id.as_str(),
+        "email": account.email.as_str(),
+        "name": account.name,
+        "role": account.role.as_str(),
+        "created_at": rfc3339_seconds(account.created_at),
+        "signed_in_at": account.signed_in_at.map(rfc3339_seconds),
+        "disabled_at": account.disabled_at.map(rfc3339_seconds),
+    })
 }

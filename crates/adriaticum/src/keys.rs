@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
-use serde::Serialize;
+use serde_json::{Value, json};
 use store::{KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
 use crate::accounts::find_account;
@@ -93,7 +93,7 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let empty = "There are no keys yet. Create one with: adriaticum keys create NAME";
     let headings = ["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"];
     let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);
-    print_list(&keys, json.then_some(JsonKey::from), empty, headings, |key| {
+    print_list(&keys, json, as_json, empty, headings, |key| {
         [
             key.id.to_string(),
             key.name.clone(),
@@ -119,39 +119,22 @@ fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-#[derive(Serialize)]
-struct JsonKey<'a> {
-    id: &'a str,
-    name: &'a str,
-    state: &'static str,
-    permissions: &'static [&'static str],
-    created_at: String,
-    last_used_at: Option<String>,
-    expires_at: Option<String>,
-    revoked_at: Option<String>,
-    owner: Option<&'a str>,
-    /// When the previous secret stops working.
-    previous_until: Option<String>,
-    note: &'a str,
-    /// The label by which usage is grouped and priced.
-    project: Option<&'a str>,
-}
-
-impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
-    fn from(key: &'a KeyRecord) -> Self {
-        Self {
-            id: key.id.as_str(),
-            name: &key.name,
-            state: key_state(key.state(now())),
-            permissions: if key.completions { &["completions"] } else { &[] },
-            created_at: rfc3339_seconds(key.created_at),
-            last_used_at: key.last_used_at.map(rfc3339_seconds),
-            expires_at: key.expires_at.map(rfc3339_seconds),
-            revoked_at: key.revoked_at.map(rfc3339_seconds),
-            owner: key.owner.as_deref(),
-            previous_until: key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
-            note: &key.note,
-            project: key.project.as_ref().map(Project::as_str),
-        }
-    }
+fn as_json(key: &KeyRecord) -> Value {
+    let permissions: &[_] = if key.completions { &["completions"] } else { &[] };
+    json!({
+        "id": key.id.as_str(),
+        "name": key.name,
+        "state": key_state(key.state(now())),
+        "permissions": permissions,
+        "created_at": rfc3339_seconds(key.created_at),
+        "last_used_at": key.last_used_at.map(rfc3339_seconds),
+        "expires_at": key.expires_at.map(rfc3339_seconds),
+        "revoked_at": key.revoked_at.map(rfc3339_seconds),
+        "owner": key.owner,
+        // When the previous secret stops working.
+        "previous_until": key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
+        "note": key.note,
+        // The label by which usage is grouped and priced.
+        "project": key.project.as_ref().map(Project::as_str),
+    })
 }

@@ -1,7 +1,7 @@
 //! The `prices` commands: the price of a million tokens, by project and for everything else.
 
-use serde::Serialize;
-use store::{Admin, Price, PriceList, Store, Viewer};
+use serde_json::json;
+use store::{Admin, Price, Project, Store, Viewer};
 
 use crate::cli::{PriceOf, PricesCommand};
 use crate::error::CliError;
@@ -42,29 +42,21 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let empty = "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
                 0.80 --currency EUR";
     let headings = ["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"];
-    print_list(&rows(&prices), json.then_some(|row| row), empty, headings, |row| {
-        let project = row.project.unwrap_or("(everything else)").to_owned();
-        [project, row.prompt.clone(), row.completion.clone(), row.currency.clone().unwrap_or_default()]
-    })
-}
-
-/// Amounts are strings, because they are exact.
-#[derive(Serialize)]
-struct JsonPrice<'a> {
-    /// `null` for everything without a project price.
-    project: Option<&'a str>,
-    prompt: String,
-    completion: String,
-    currency: Option<String>,
-}
-
-fn rows(prices: &PriceList) -> Vec<JsonPrice<'_>> {
-    let row = |project, price: &Price| JsonPrice {
-        project,
-        prompt: price.prompt.to_string(),
-        completion: price.completion.to_string(),
-        currency: prices.currency.map(|currency| currency.to_string()),
+    let of_projects = prices.projects.iter().map(|(project, price)| (Some(project), price));
+    let rows: Vec<(Option<&Project>, &Price)> =
+        of_projects.chain(prices.default.iter().map(|price| (None, price))).collect();
+    let currency = prices.currency.map(|currency| currency.to_string());
+    // Amounts are strings, because they are exact. The project is `null` for everything without a project price.
+    let as_json = |(project, price): &(Option<&Project>, &Price)| {
+        json!({
+            "project": project.map(Project::as_str),
+            "prompt": price.prompt.to_string(),
+            "completion": price.completion.to_string(),
+            "currency": currency,
+        })
     };
-    let of_projects = prices.projects.iter().map(|(project, price)| row(Some(project.as_str()), price));
-    of_projects.chain(prices.default.iter().map(|price| row(None, price))).collect()
+    print_list(&rows, json, as_json, empty, headings, |(project, price)| {
+        let project = project.map_or_else(|| "(everything else)".to_owned(), Project::to_string);
+        [project, price.prompt.to_string(), price.completion.to_string(), currency.clone().unwrap_or_default()]
+    })
 }
