@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use store::{KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
 use crate::accounts::find_account;
-use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
+use crate::cli::{KeyOrId, KeysCommand, OrNone};
 use crate::error::CliError;
 use crate::output::{print_line, print_list, print_note};
 use crate::settings::Settings;
@@ -55,14 +55,11 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             false => Err(CliError::new(format!("there is no key {id}, or it has no old secret that still works"))),
         },
         KeysCommand::Set { id, expires, completions, owner, note, project } => {
-            let expiry = expires.map(|lifetime| match lifetime {
-                Lifetime::Never => KeyChange::Expiry(None),
-                Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
-            });
-            let project = project.map(|ProjectOrNone(project)| KeyChange::Project(project));
+            let expiry = expires.map(|OrNone(lifetime)| KeyChange::Expiry(lifetime.map(|time| store.now() + time)));
+            let project = project.map(|OrNone(project)| KeyChange::Project(project));
             let owner = match owner {
-                Some(NewOwner::Nobody) => Some(KeyChange::Owner(None)),
-                Some(NewOwner::Person(email)) => {
+                Some(OrNone(None)) => Some(KeyChange::Owner(None)),
+                Some(OrNone(Some(email))) => {
                     Some(KeyChange::Owner(Some(find_account(&store, admin, &email).await?.id)))
                 }
                 None => None,
