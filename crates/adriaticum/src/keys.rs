@@ -12,23 +12,21 @@ use crate::cli::{KeyOrId, KeysCommand, OrNone};
 use crate::error::CliError;
 use crate::output::{print_line, print_list, print_note};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         KeysCommand::Create { name, without_completions, expires, budget, project } => {
             let expires_at = expires.map(|lifetime| store.now() + lifetime);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
-            let key = store.keys().create(&operator, new, settings.console.keys_per_person).await;
-            let key = key.map_err(CliError::from_error)?;
+            let key = store.keys().create(&operator, new, settings.console.keys_per_person).await?;
             // Before the key is printed.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
-                let set = store.limits().set(admin, limit).await;
-                set.map_err(CliError::from_error)?;
+                store.limits().set(admin, limit).await?;
             }
             print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
@@ -66,8 +64,7 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             };
             let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
             let changes: Vec<_> = changes.into_iter().flatten().collect();
-            let is_changed = store.keys().update(&operator, id, &changes).await;
-            if !is_changed.map_err(CliError::from_error)? {
+            if !store.keys().update(&operator, id, &changes).await? {
                 return Err(no_such_key(id));
             }
             print_line(&format!("Changed {id}. This applies from the next request on."))

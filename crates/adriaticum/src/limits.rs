@@ -9,17 +9,17 @@ use crate::cli::{LimitScope, LimitsCommand};
 use crate::error::CliError;
 use crate::output::{print_line, print_list};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         LimitsCommand::List { json } => list(&store, admin, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
-            match store.limits().set(admin, Limit { scope, kind, amount }).await.map_err(CliError::from_error)? {
+            match store.limits().set(admin, Limit { scope, kind, amount }).await? {
                 true if amount == 0 => print_line("Limited to 0: every request is refused, from the next one on."),
                 true => print_line(&format!(
                     "Limited to {}. This applies from the next request on.",
@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         }
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
-            match store.limits().remove(admin, scope, kind).await.map_err(CliError::from_error)? {
+            match store.limits().remove(admin, scope, kind).await? {
                 true => print_line(&format!("The limit of {} is removed.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }

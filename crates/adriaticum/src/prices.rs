@@ -7,18 +7,17 @@ use crate::cli::{PriceOf, PricesCommand};
 use crate::error::CliError;
 use crate::output::{print_line, print_list};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         PricesCommand::List { json } => list(&store, json).await,
         PricesCommand::Set { of, prompt, completion, currency } => {
             let price = Price { prompt, completion };
-            let set = store.prices().set(admin, of.project.as_ref(), price, currency).await;
-            let currency = set.map_err(CliError::from_error)?;
+            let currency = store.prices().set(admin, of.project.as_ref(), price, currency).await?;
             print_line(&format!("{} costs {prompt} and {completion} {currency} per million tokens.", subject(&of)))
         }
         PricesCommand::Remove { of } => remove(&store, admin, &of).await,
@@ -30,8 +29,7 @@ fn subject(of: &PriceOf) -> String {
 }
 
 async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
-    let removed = store.prices().remove(admin, of.project.as_ref()).await;
-    match removed.map_err(CliError::from_error)? {
+    match store.prices().remove(admin, of.project.as_ref()).await? {
         true => print_line(&format!("{} no longer has a price.", subject(of))),
         false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
     }

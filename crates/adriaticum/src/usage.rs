@@ -20,7 +20,7 @@ use crate::error::CliError;
 use crate::grouped_usage;
 use crate::output::print_note;
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 use crate::table::Table;
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
@@ -114,7 +114,7 @@ async fn request_query(store: &Store, options: &UsageOptions, range: Range) -> R
 
 async fn find_person(store: &Store, email: &Email) -> Result<AccountId, CliError> {
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     Ok(find_account(store, admin, email).await?.id)
 }
 
