@@ -83,35 +83,17 @@ impl From<&RecordedRequest> for RequestRow {
     }
 }
 
-/// Token sums, each with the number of requests for which it was measured; `null` if it was measured for none.
-#[derive(Debug, Serialize)]
-pub struct TokenSums {
-    prompt_tokens: Option<u64>,
-    prompt_tokens_measured: u64,
-    completion_tokens: Option<u64>,
-    completion_tokens_measured: u64,
-    total_tokens: Option<u64>,
-    total_tokens_measured: u64,
-}
+/// Token sums, and for each the number of requests for which it was measured.
+pub const TOKEN_COLUMNS: [&str; 6] = [
+    "prompt_tokens", "prompt_tokens_measured", "completion_tokens", "completion_tokens_measured", "total_tokens",
+    "total_tokens_measured",
+];
 
-impl TokenSums {
-    pub const COLUMNS: [&str; 6] = [
-        "prompt_tokens", "prompt_tokens_measured", "completion_tokens", "completion_tokens_measured", "total_tokens",
-        "total_tokens_measured",
-    ];
-}
-
-impl From<&Figures> for TokenSums {
-    fn from(figures: &Figures) -> Self {
-        Self {
-            prompt_tokens: figures.prompt.get(),
-            prompt_tokens_measured: figures.prompt.count,
-            completion_tokens: figures.completion.get(),
-            completion_tokens_measured: figures.completion.count,
-            total_tokens: figures.total.get(),
-            total_tokens_measured: figures.total.count,
-        }
-    }
+/// The columns and their values. A sum that was measured for no request is `None`.
+pub fn token_sums(figures: &Figures) -> impl Iterator<Item = (&'static str, Option<u64>)> {
+    let measured = [figures.prompt, figures.completion, figures.total];
+    let values = measured.into_iter().flat_map(|measured| [measured.get(), Some(measured.count)]);
+    TOKEN_COLUMNS.into_iter().zip(values)
 }
 
 /// `200 ok`, `502 inference_error`.
@@ -165,7 +147,7 @@ mod tests {
     fn the_columns_are_the_fields() {
         assert_eq!(names(&RequestRow::from(&record())), RequestRow::columns());
         assert_eq!(names(&RequestRow::with_key_name(&record())), RequestRow::COLUMNS_WITH_KEY_NAME);
-        assert_eq!(names(&TokenSums::from(&Figures::default())), TokenSums::COLUMNS);
+        assert_eq!(token_sums(&Figures::default()).map(|(column, _)| column).collect::<Vec<_>>(), TOKEN_COLUMNS);
     }
 
     #[test]
