@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use chat::Timestamp;
 use format::{
-    Group, RequestRow, TOKEN_COLUMNS, duration, group_report, measured_of, micros, number, number_or_dash, outcome,
-    rfc3339_micros, rfc3339_seconds, token_sums, write_csv,
+    Group, REQUEST_COLUMNS, TOKEN_COLUMNS, csv_cells, duration, group_report, measured_of, micros, number,
+    number_or_dash, outcome, request_row, rfc3339_micros, rfc3339_seconds, token_sums, write_csv,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,6 +24,9 @@ use crate::settings::Settings;
 use crate::storage::{admin, open_store};
 use crate::table::Table;
 
+/// The column of requests that is only in the console's exports.
+const KEY_NAME: &str = "key_name";
+
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let range = range_of(options, store.now())?;
@@ -32,10 +35,12 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     if options.requests {
         let query = request_query(&store, options, range).await?;
         let rows = store.usage().requests(&Viewer::operator(), &query).await?;
-        let machine_rows = || rows.iter().map(RequestRow::from);
         match (options.json, options.csv) {
-            (true, _) => write_json(&mut out, &machine_rows().collect::<Vec<_>>())?,
-            (_, true) => write_csv(&mut out, Some(&RequestRow::columns()), machine_rows())?,
+            (true, _) => write_json(&mut out, &rows.iter().map(request_as_json).collect::<Vec<_>>())?,
+            (_, true) => {
+                let columns: Vec<_> = REQUEST_COLUMNS.into_iter().filter(|column| *column != KEY_NAME).collect();
+                write_csv(&mut out, Some(&columns), rows.iter().map(|row| csv_cells(&request_row(row), &columns)))?;
+            }
             _ => write!(out, "{}", requests_table(&rows))?,
         }
         return Ok(out.flush()?);
@@ -184,6 +189,14 @@ fn requests_table(rows: &[RecordedRequest]) -> Table {
         ]);
     }
     table
+}
+
+fn request_as_json(record: &RecordedRequest) -> Value {
+    let mut row = request_row(record);
+    if let Some(members) = row.as_object_mut() {
+        members.shift_remove(KEY_NAME);
+    }
+    row
 }
 
 fn report_as_json(report: &UsageReport) -> Value {
