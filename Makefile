@@ -77,7 +77,7 @@ lint: prepare
 
 # Rewrites the pages that are made from the program: the API's description, settings, commands, metrics.
 docs: prepare build
-	REWRITE_OPENAPI=1 $(CARGO) test --profile quick --locked --workspace --test openapi description_is_public
+	REWRITE_OPENAPI=1 $(CARGO) test --profile quick --locked --workspace --test openapi file_describes
 	REWRITE_DOCS=1 $(CARGO) test --profile quick --locked --workspace --test deploy the_page_of_metrics
 	$(TARGET)/quick/adriaticum config --markdown > docs/configuration.md
 	$(TARGET)/quick/adriaticum man --markdown > docs/commands.md

@@ -51,7 +51,9 @@ impl Alerts {
     async fn check(&mut self, keys_too: bool) -> Result<(), StoreError> {
         let limits = self.store.limits().list(&Viewer::operator()).await?;
         let reached = |percent| limits.iter().filter(|limit| has_reached(limit, percent)).count();
-        self.counters.set_budgets(THRESHOLDS.map(reached));
+        for (position, percent) in THRESHOLDS.into_iter().enumerate() {
+            self.counters.budgets.set(position, reached(percent) as u64);
+        }
         if self.webhook.is_none() {
             return Ok(());
         }
@@ -120,7 +122,7 @@ impl Alerts {
     async fn deliver(&self, notice: &Notice) -> Result<(), StoreError> {
         let Some(webhook) = &self.webhook else { return Ok(()) };
         let sent = webhook.send(&notice.id, &notice.body, self.store.now()).await;
-        self.counters.count_delivery(sent.is_ok());
+        self.counters.deliveries.add(usize::from(sent.is_err()));
         let Err(cause) = sent else { return self.store.notices().finish(&notice.id).await };
         match BACKOFF_SECONDS.get(usize::try_from(notice.attempts).unwrap_or(usize::MAX)) {
             Some(&seconds) => {

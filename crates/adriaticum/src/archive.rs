@@ -13,6 +13,7 @@ use grounding::index::{IndexId, Indexer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use store::Database;
+use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
 use zip::{ZipArchive, ZipWriter};
 
@@ -54,17 +55,17 @@ pub(crate) async fn back_up(settings: &Settings, to: &Path) -> Result<(), CliErr
     }
     let indexer = Indexer::new(settings.index_folder());
     let index = indexer.lock().map_err(|error| failed(format!("{error}.")))?;
-    let partial = Temporary::create(to, "partial").map_err(|error| failed(format!("{error}.")))?;
-    let file =
-        File::options().write(true).truncate(true).open(&partial.0).map_err(|error| failed(format!("{error}.")))?;
+    let staging = staging(&PathBuf::from(format!("{target}.partial"))).map_err(|error| failed(format!("{error}.")))?;
+    let partial = staging.path().join("archive");
+    let file = create_file(&partial).map_err(|error| failed(format!("{error}.")))?;
     let mut archive = Writer { zip: ZipWriter::new(BufWriter::new(file)), entries: Vec::new() };
     let mut parts = Vec::new();
     match settings.database_location() {
         Database::Sqlite(from) => {
-            let copy = Temporary(with_suffix(to, "database"));
-            let summary = store::back_up(&from, &copy.0).map_err(|error| failed(format!("{error}.")))?;
+            let copy = staging.path().join(DATABASE);
+            let summary = store::back_up(&from, &copy).map_err(|error| failed(format!("{error}.")))?;
             index::compare(summary.index.map(IndexId::from), &indexer)?;
-            archive.add_file(DATABASE, &copy.0).map_err(failed)?;
+            archive.add_file(DATABASE, &copy).map_err(failed)?;
             parts.push(format!("the database with {}", count(summary.requests, "request")));
         }
         Database::Postgres(_) => index::check(settings, &indexer).await?,
@@ -79,7 +80,7 @@ pub(crate) async fn back_up(settings: &Settings, to: &Path) -> Result<(), CliErr
     archive.add(SETTINGS, settings.without_secrets().as_bytes()).map_err(failed)?;
     parts.push("the settings without their secrets".into());
     archive.finish().map_err(failed)?;
-    persist(&partial.0, to).map_err(|error| failed(format!("{error}.")))?;
+    persist(&partial, to).map_err(|error| failed(format!("{error}.")))?;
     print_line(&format!("{target} holds {}.", parts.join(", ")))?;
     if let Database::Postgres(_) = settings.database_location() {
         print_line("The database is NOT in it: `database_url` is a PostgreSQL server. Back it up with `pg_dump`.")?;
@@ -112,21 +113,22 @@ pub(crate) fn restore(settings: &Settings, from: &Path) -> Result<(), CliError> 
         return Err(failed(format!("{} already exists, and is not overwritten: {remedy}.", there.display())));
     }
     create_folder(&settings.data_dir)?;
-    let staging = Staging::create(&settings.data_dir).map_err(failed)?;
-    archive.unpack(&staging.0).map_err(failed)?;
+    let staging = staging(&settings.data_dir.join("restore.partial"))
+        .map_err(|error| failed(format!("a folder for its files cannot be created: {error}.")))?;
+    archive.unpack(staging.path()).map_err(failed)?;
     let mut parts = Vec::new();
     if has_database {
-        let summary = store::check_copy(&staging.0.join(DATABASE)).map_err(|error| failed(format!("{error}.")))?;
+        let summary = store::check_copy(&staging.path().join(DATABASE)).map_err(|error| failed(format!("{error}.")))?;
         parts.push(format!("the database with {}", count(summary.requests, "request")));
     }
     if has_index {
-        let index = Indexer::new(staging.0.join(INDEX)).list();
+        let index = Indexer::new(staging.path().join(INDEX)).list();
         index.map_err(|error| failed(format!("{error}.")))?;
         parts.push("the index".into());
     }
     let moved = |from: &str, to: &Path| {
         let place = |error| CliError::new(format!("{} could not be put in place: {error}", to.display()));
-        persist(&staging.0.join(from), to).map_err(place)
+        persist(&staging.path().join(from), to).map_err(place)
     };
     // The database last: without it, the restore can be repeated.
     moved(SETTINGS, &toml)?;
@@ -218,8 +220,7 @@ impl Reader {
             let cannot = |error: std::io::Error| format!("{} cannot be written: {error}.", path.display());
             create_folder(path.parent().unwrap_or(folder)).map_err(|error| error.to_string())?;
             let mut packed = self.zip.by_name(name).map_err(|_| damaged(name))?;
-            let target = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(cannot)?;
-            let mut target = BufWriter::new(target);
+            let mut target = BufWriter::new(create_file(&path).map_err(cannot)?);
             let (bytes, sha256) = copy(&mut packed, &mut target).map_err(|error| match error.kind() {
                 std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => damaged(name),
                 _ => cannot(error),
@@ -253,52 +254,25 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<(u64, Stri
     }
 }
 
+/// Only this user can read the file.
+fn create_file(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
+}
+
 /// Gives a file or folder its name once it is durable.
 fn persist(from: &Path, to: &Path) -> std::io::Result<()> {
     File::open(from)?.sync_all()?;
     std::fs::rename(from, to)?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(to))?.sync_all()
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    PathBuf::from(format!("{}.{suffix}", path.display()))
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file that is removed on drop, unless it was renamed.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    /// Only this user can read the file.
-    fn create(path: &Path, suffix: &str) -> std::io::Result<Self> {
-        let path = with_suffix(path, suffix);
-        File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// The folder in which an archive is unpacked; removed on drop.
-struct Staging(PathBuf);
-
-impl Staging {
-    fn create(data_dir: &Path) -> Result<Self, String> {
-        let path = data_dir.join("restore.partial");
-        let created = std::fs::create_dir(&path).and_then(|()| {
-            std::fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-            Ok(Self(path.clone()))
-        });
-        created.map_err(|error| format!("{} cannot be created: {error}.", path.display()))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A folder that only this user can read; removed on drop. The fixed name keeps out a second command with the same target.
+fn staging(path: &Path) -> std::io::Result<TempDir> {
+    let name = path.file_name().unwrap_or_default();
+    let permissions = Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix(name).rand_bytes(0).permissions(permissions).tempdir_in(folder_of(path))
 }

@@ -67,7 +67,7 @@ impl Banner {
                     project: None,
                 };
                 let key = store.keys().create(&Viewer::operator(), new, settings.console.keys_per_person).await;
-                FirstKey::Created(key.map_err(CliError::from_error)?)
+                FirstKey::Created(key?)
             }
             0 => FirstKey::Missing,
             _ => FirstKey::Exists,

@@ -55,6 +55,18 @@ impl From<store::StoreError> for CliError {
     }
 }
 
+impl From<store::AccountError> for CliError {
+    fn from(error: store::AccountError) -> Self {
+        Self::from_error(error)
+    }
+}
+
+impl From<store::PriceError> for CliError {
+    fn from(error: store::PriceError) -> Self {
+        Self::from_error(error)
+    }
+}
+
 impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {

@@ -11,7 +11,7 @@ use grounding::index::{Hit, IndexId, Indexer};
 use grounding::scorer::{self, Evaluation, Score, Scorer};
 use grounding::search::{RemoteSearch, SearchUrl};
 use grounding::{Embedders, Grounder, LocalSearch, Mode, Search, query};
-use serde::Serialize;
+use serde_json::json;
 use store::Store;
 use tokio::sync::watch;
 
@@ -95,14 +95,6 @@ pub(crate) async fn run(settings: &Settings, command: GroundingCommand) -> Resul
     }
 }
 
-#[derive(Serialize)]
-struct Scored<'a> {
-    id: &'a str,
-    required: bool,
-    score: f64,
-    reasons: Vec<String>,
-}
-
 fn score(file: &Path) -> Result<(), CliError> {
     let text = read(file)?;
     let scorer = Scorer::new();
@@ -110,9 +102,9 @@ fn score(file: &Path) -> Result<(), CliError> {
     for row in scorer::parse_labelled(&text) {
         let row = row.map_err(|error| CliError::new(format!("{}, {error}", file.display())))?;
         let (score, reasons) = scorer.explain(&row.messages);
-        let scored = Scored { id: &row.id, required: score.is_required(), score: format::score(score.get()), reasons };
-        serde_json::to_writer(&mut out, &scored).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        let (required, score) = (score.is_required(), format::score(score.get()));
+        let scored = json!({ "id": row.id, "required": required, "score": score, "reasons": reasons });
+        writeln!(out, "{scored}")?;
     }
     Ok(out.flush()?)
 }

@@ -8,20 +8,20 @@ use chat::{Message, Role};
 use format::{count, number};
 use grounding::Grounder;
 use grounding::index::{
-    AddOptions, AddReport, ChildProgram, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
+    AddOptions, AddReport, ChildProgram, Collection, FileRank, Hit, Index, IndexError, IndexId, Indexer, QuestionVector,
 };
 use grounding::scorer::Scorer;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::cli::IndexCommand;
 use crate::embedder;
 use crate::error::CliError;
 use crate::grounding::usefulness;
-use crate::output::{print_json, print_line, print_note};
+use crate::output::{print_json, print_line, print_list, print_note};
 use crate::progress::{ProgressOutput, Unit};
 use crate::settings::Settings;
 use crate::storage::open_store;
-use crate::table::Table;
 
 const MAX_SKIPPED_LISTED: usize = 20;
 
@@ -156,37 +156,31 @@ fn remove(indexer: &Indexer, folder: &Path) -> Result<(), CliError> {
 
 fn list(indexer: &Indexer, json: bool) -> Result<(), CliError> {
     let collections = indexer.list().map_err(cli_error)?;
-    if json {
-        let rows: Vec<_> = collections
-            .iter()
-            .map(|collection| JsonCollection {
-                folder: collection.folder.display().to_string(),
-                url: collection.url_prefix.as_deref(),
-                documents: collection.documents,
-                passages: collection.passages,
-                bytes: collection.bytes,
-                indexed_at: collection.indexed_at.to_string(),
-            })
-            .collect();
-        return print_json(&rows);
-    }
-    if collections.is_empty() {
-        return print_line("Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR");
-    }
-    let mut table = Table::new(&["FOLDER", ">DOCUMENTS", ">PASSAGES", "CITED AS", "INDEXED"]);
-    for collection in &collections {
-        table.row([
+    let empty = "Nothing is indexed yet. Index a folder of documents with: adriaticum index add DIR";
+    let headings = ["FOLDER", ">DOCUMENTS", ">PASSAGES", "CITED AS", "INDEXED"];
+    print_list(&collections, json, collection_as_json, empty, headings, |collection| {
+        [
             collection.folder.display().to_string(),
             number(collection.documents),
             number(collection.passages),
             collection.url_prefix.clone().unwrap_or_else(|| "local:".into()),
             collection.indexed_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        ]);
-    }
-    print_line(table.to_string().trim_end())
+        ]
+    })
 }
 
-/// A hit, with the figures that decide its place.
+fn collection_as_json(collection: &Collection) -> Value {
+    json!({
+        "folder": collection.folder.display().to_string(),
+        "url": collection.url_prefix,
+        "documents": collection.documents,
+        "passages": collection.passages,
+        "bytes": collection.bytes,
+        "indexed_at": collection.indexed_at.to_string(),
+    })
+}
+
+/// A hit, with the figures that decide its place. Not a `Value`, which would widen the figures and so add digits.
 #[derive(Serialize)]
 struct JsonHit<'a> {
     url: &'a str,
@@ -299,16 +293,6 @@ fn rank_reason(rank: &FileRank, hits: &[Hit]) -> String {
             hit.score
         ),
     }
-}
-
-#[derive(Serialize)]
-struct JsonCollection<'a> {
-    folder: String,
-    url: Option<&'a str>,
-    documents: u64,
-    passages: u64,
-    bytes: u64,
-    indexed_at: String,
 }
 
 pub(crate) fn cli_error(error: IndexError) -> CliError {

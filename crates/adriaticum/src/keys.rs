@@ -4,31 +4,29 @@ use std::time::SystemTime;
 
 use chat::{KeyId, Timestamp};
 use format::{key_state, rfc3339_seconds};
-use serde::Serialize;
+use serde_json::{Value, json};
 use store::{KeyChange, KeyRecord, Limit, NewKey, Project, Scope, Store, Viewer};
 
 use crate::accounts::find_account;
-use crate::cli::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
+use crate::cli::{KeyOrId, KeysCommand, OrNone};
 use crate::error::CliError;
 use crate::output::{print_line, print_list, print_note};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         KeysCommand::Create { name, without_completions, expires, budget, project } => {
             let expires_at = expires.map(|lifetime| store.now() + lifetime);
             let new = NewKey { name, completions: !without_completions, expires_at, project };
-            let key = store.keys().create(&operator, new, settings.console.keys_per_person).await;
-            let key = key.map_err(CliError::from_error)?;
+            let key = store.keys().create(&operator, new, settings.console.keys_per_person).await?;
             // Before the key is printed.
             for (kind, amount) in budget {
                 let limit = Limit { scope: Scope::Key(key.id()), kind, amount };
-                let set = store.limits().set(admin, limit).await;
-                set.map_err(CliError::from_error)?;
+                store.limits().set(admin, limit).await?;
             }
             print_line(key.reveal())?;
             let note = format!("This is the only time the key is shown. Its public id is {}.", key.id());
@@ -55,22 +53,18 @@ pub(crate) async fn run(settings: &Settings, command: KeysCommand) -> Result<(),
             false => Err(CliError::new(format!("there is no key {id}, or it has no old secret that still works"))),
         },
         KeysCommand::Set { id, expires, completions, owner, note, project } => {
-            let expiry = expires.map(|lifetime| match lifetime {
-                Lifetime::Never => KeyChange::Expiry(None),
-                Lifetime::After(time) => KeyChange::Expiry(Some(store.now() + time)),
-            });
-            let project = project.map(|ProjectOrNone(project)| KeyChange::Project(project));
+            let expiry = expires.map(|OrNone(lifetime)| KeyChange::Expiry(lifetime.map(|time| store.now() + time)));
+            let project = project.map(|OrNone(project)| KeyChange::Project(project));
             let owner = match owner {
-                Some(NewOwner::Nobody) => Some(KeyChange::Owner(None)),
-                Some(NewOwner::Person(email)) => {
+                Some(OrNone(None)) => Some(KeyChange::Owner(None)),
+                Some(OrNone(Some(email))) => {
                     Some(KeyChange::Owner(Some(find_account(&store, admin, &email).await?.id)))
                 }
                 None => None,
             };
             let changes = [expiry, completions.map(KeyChange::Completions), note.map(KeyChange::Note), project, owner];
             let changes: Vec<_> = changes.into_iter().flatten().collect();
-            let is_changed = store.keys().update(&operator, id, &changes).await;
-            if !is_changed.map_err(CliError::from_error)? {
+            if !store.keys().update(&operator, id, &changes).await? {
                 return Err(no_such_key(id));
             }
             print_line(&format!("Changed {id}. This applies from the next request on."))
@@ -93,7 +87,7 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let empty = "There are no keys yet. Create one with: adriaticum keys create NAME";
     let headings = ["ID", "NAME", "PROJECT", "STATE", "PERMISSIONS", "CREATED", "LAST USED", "EXPIRES"];
     let time = |at: Option<Timestamp>| at.map_or_else(|| "–".into(), rfc3339_seconds);
-    print_list(&keys, json.then_some(JsonKey::from), empty, headings, |key| {
+    print_list(&keys, json, as_json, empty, headings, |key| {
         [
             key.id.to_string(),
             key.name.clone(),
@@ -119,39 +113,22 @@ fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-#[derive(Serialize)]
-struct JsonKey<'a> {
-    id: &'a str,
-    name: &'a str,
-    state: &'static str,
-    permissions: &'static [&'static str],
-    created_at: String,
-    last_used_at: Option<String>,
-    expires_at: Option<String>,
-    revoked_at: Option<String>,
-    owner: Option<&'a str>,
-    /// When the previous secret stops working.
-    previous_until: Option<String>,
-    note: &'a str,
-    /// The label by which usage is grouped and priced.
-    project: Option<&'a str>,
-}
-
-impl<'a> From<&'a KeyRecord> for JsonKey<'a> {
-    fn from(key: &'a KeyRecord) -> Self {
-        Self {
-            id: key.id.as_str(),
-            name: &key.name,
-            state: key_state(key.state(now())),
-            permissions: if key.completions { &["completions"] } else { &[] },
-            created_at: rfc3339_seconds(key.created_at),
-            last_used_at: key.last_used_at.map(rfc3339_seconds),
-            expires_at: key.expires_at.map(rfc3339_seconds),
-            revoked_at: key.revoked_at.map(rfc3339_seconds),
-            owner: key.owner.as_deref(),
-            previous_until: key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
-            note: &key.note,
-            project: key.project.as_ref().map(Project::as_str),
-        }
-    }
+fn as_json(key: &KeyRecord) -> Value {
+    let permissions: &[_] = if key.completions { &["completions"] } else { &[] };
+    json!({
+        "id": key.id.as_str(),
+        "name": key.name,
+        "state": key_state(key.state(now())),
+        "permissions": permissions,
+        "created_at": rfc3339_seconds(key.created_at),
+        "last_used_at": key.last_used_at.map(rfc3339_seconds),
+        "expires_at": key.expires_at.map(rfc3339_seconds),
+        "revoked_at": key.revoked_at.map(rfc3339_seconds),
+        "owner": key.owner,
+        // When the previous secret stops working.
+        "previous_until": key.previous_until.filter(|until| *until > now()).map(rfc3339_seconds),
+        "note": key.note,
+        // The label by which usage is grouped and priced.
+        "project": key.project.as_ref().map(Project::as_str),
+    })
 }

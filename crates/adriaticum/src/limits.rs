@@ -1,7 +1,7 @@
 //! The `limits` commands: budgets, rates and requests in flight of a key, a person, each person or everyone.
 
 use format::{number, number_or_dash, rfc3339_seconds};
-use serde::Serialize;
+use serde_json::{Value, json};
 use store::{Admin, BudgetUse, Limit, LimitUse, Scope, Store, Viewer};
 
 use crate::accounts::find_account;
@@ -9,17 +9,17 @@ use crate::cli::{LimitScope, LimitsCommand};
 use crate::error::CliError;
 use crate::output::{print_line, print_list};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         LimitsCommand::List { json } => list(&store, admin, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
-            match store.limits().set(admin, Limit { scope, kind, amount }).await.map_err(CliError::from_error)? {
+            match store.limits().set(admin, Limit { scope, kind, amount }).await? {
                 true if amount == 0 => print_line("Limited to 0: every request is refused, from the next one on."),
                 true => print_line(&format!(
                     "Limited to {}. This applies from the next request on.",
@@ -30,7 +30,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
         }
         LimitsCommand::Remove { of, kind } => {
             let scope = find(&store, admin, &of).await?;
-            match store.limits().remove(admin, scope, kind).await.map_err(CliError::from_error)? {
+            match store.limits().remove(admin, scope, kind).await? {
                 true => print_line(&format!("The limit of {} is removed.", kind.describe())),
                 false => Err(CliError::new("there is no such limit; `adriaticum limits list` lists all")),
             }
@@ -83,7 +83,7 @@ async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliErro
         "There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000";
     let headings = ["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"];
     let dash = || "–".to_owned();
-    print_list(&rows(store, admin).await?, json.then_some(JsonLimit::from), empty, headings, |row| {
+    print_list(&rows(store, admin).await?, json, as_json, empty, headings, |row| {
         let LimitRow { limit, budget, of, whose } = row;
         let figure = |get: fn(&BudgetUse) -> Option<u64>| number_or_dash(budget.as_ref().and_then(get));
         [
@@ -100,40 +100,24 @@ async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliErro
     })
 }
 
-#[derive(Serialize)]
-struct JsonLimit<'a> {
-    of: &'static str,
-    /// The key's or the account's public id.
-    id: Option<String>,
-    whose: Option<&'a str>,
-    limit: &'static str,
-    amount: u64,
-    used: Option<u64>,
-    left: Option<u64>,
-    /// The usage at the end of the period, at the current rate.
-    forecast: Option<u64>,
-    /// Requests whose tokens no runtime measured; they are not in `used`.
-    unmeasured_requests: Option<u64>,
-    renews_at: Option<String>,
-}
-
-impl<'a> From<&'a LimitRow> for JsonLimit<'a> {
-    fn from(LimitRow { limit, budget, of, whose }: &'a LimitRow) -> Self {
-        Self {
-            of,
-            id: match limit.scope {
-                Scope::Everyone | Scope::EachPerson => None,
-                Scope::Owner(id) => Some(id.to_string()),
-                Scope::Key(id) => Some(id.to_string()),
-            },
-            whose: whose.as_deref(),
-            limit: limit.kind.as_str(),
-            amount: limit.amount,
-            used: budget.map(|budget| budget.used),
-            left: budget.map(|budget| budget.left),
-            forecast: budget.and_then(|budget| budget.forecast),
-            unmeasured_requests: budget.map(|budget| budget.unmeasured),
-            renews_at: budget.map(|budget| rfc3339_seconds(budget.renews_at)),
-        }
-    }
+fn as_json(LimitRow { limit, budget, of, whose }: &LimitRow) -> Value {
+    let id = match limit.scope {
+        Scope::Everyone | Scope::EachPerson => None,
+        Scope::Owner(id) => Some(id.to_string()),
+        Scope::Key(id) => Some(id.to_string()),
+    };
+    json!({
+        "of": of,
+        "id": id,
+        "whose": whose,
+        "limit": limit.kind.as_str(),
+        "amount": limit.amount,
+        "used": budget.map(|budget| budget.used),
+        "left": budget.map(|budget| budget.left),
+        // The usage at the end of the period, at the current rate.
+        "forecast": budget.and_then(|budget| budget.forecast),
+        // Requests whose tokens no runtime measured; they are not in `used`.
+        "unmeasured_requests": budget.map(|budget| budget.unmeasured),
+        "renews_at": budget.map(|budget| rfc3339_seconds(budget.renews_at)),
+    })
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::CliError;
 use crate::table::Table;
@@ -16,15 +17,16 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Prints rows as JSON or as a table, or this sentence instead of an empty table.
-pub(crate) fn print_list<'a, T, Json: Serialize, const N: usize>(
-    rows: &'a [T],
-    json: Option<impl Fn(&'a T) -> Json>,
+pub(crate) fn print_list<T, const N: usize>(
+    rows: &[T],
+    json: bool,
+    as_json: impl Fn(&T) -> Value,
     empty: &str,
     headings: [&str; N],
-    cells: impl Fn(&'a T) -> [String; N],
+    cells: impl Fn(&T) -> [String; N],
 ) -> Result<(), CliError> {
-    if let Some(json) = json {
-        return print_json(&rows.iter().map(json).collect::<Vec<_>>());
+    if json {
+        return print_json(&rows.iter().map(as_json).collect::<Vec<_>>());
     }
     if rows.is_empty() {
         return print_line(empty);

@@ -1,24 +1,23 @@
 //! The `prices` commands: the price of a million tokens, by project and for everything else.
 
-use serde::Serialize;
-use store::{Admin, Price, PriceList, Store, Viewer};
+use serde_json::json;
+use store::{Admin, Price, Project, Store, Viewer};
 
 use crate::cli::{PriceOf, PricesCommand};
 use crate::error::CliError;
 use crate::output::{print_line, print_list};
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 
 pub(crate) async fn run(settings: &Settings, command: PricesCommand) -> Result<(), CliError> {
     let store = open_store(settings).await?;
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     match command {
         PricesCommand::List { json } => list(&store, json).await,
         PricesCommand::Set { of, prompt, completion, currency } => {
             let price = Price { prompt, completion };
-            let set = store.prices().set(admin, of.project.as_ref(), price, currency).await;
-            let currency = set.map_err(CliError::from_error)?;
+            let currency = store.prices().set(admin, of.project.as_ref(), price, currency).await?;
             print_line(&format!("{} costs {prompt} and {completion} {currency} per million tokens.", subject(&of)))
         }
         PricesCommand::Remove { of } => remove(&store, admin, &of).await,
@@ -30,8 +29,7 @@ fn subject(of: &PriceOf) -> String {
 }
 
 async fn remove(store: &Store, admin: Admin<'_>, of: &PriceOf) -> Result<(), CliError> {
-    let removed = store.prices().remove(admin, of.project.as_ref()).await;
-    match removed.map_err(CliError::from_error)? {
+    match store.prices().remove(admin, of.project.as_ref()).await? {
         true => print_line(&format!("{} no longer has a price.", subject(of))),
         false => Err(CliError::new("there is no such price; `adriaticum prices list` lists all")),
     }
@@ -42,29 +40,21 @@ async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let empty = "There are no prices. Set one with, for example: adriaticum prices set --default --prompt 0.20 --completion \
                 0.80 --currency EUR";
     let headings = ["PROJECT", ">PROMPT", ">COMPLETION", "CURRENCY"];
-    print_list(&rows(&prices), json.then_some(|row| row), empty, headings, |row| {
-        let project = row.project.unwrap_or("(everything else)").to_owned();
-        [project, row.prompt.clone(), row.completion.clone(), row.currency.clone().unwrap_or_default()]
-    })
-}
-
-/// Amounts are strings, because they are exact.
-#[derive(Serialize)]
-struct JsonPrice<'a> {
-    /// `null` for everything without a project price.
-    project: Option<&'a str>,
-    prompt: String,
-    completion: String,
-    currency: Option<String>,
-}
-
-fn rows(prices: &PriceList) -> Vec<JsonPrice<'_>> {
-    let row = |project, price: &Price| JsonPrice {
-        project,
-        prompt: price.prompt.to_string(),
-        completion: price.completion.to_string(),
-        currency: prices.currency.map(|currency| currency.to_string()),
+    let of_projects = prices.projects.iter().map(|(project, price)| (Some(project), price));
+    let rows: Vec<(Option<&Project>, &Price)> =
+        of_projects.chain(prices.default.iter().map(|price| (None, price))).collect();
+    let currency = prices.currency.map(|currency| currency.to_string());
+    // Amounts are strings, because they are exact. The project is `null` for everything without a project price.
+    let as_json = |(project, price): &(Option<&Project>, &Price)| {
+        json!({
+            "project": project.map(Project::as_str),
+            "prompt": price.prompt.to_string(),
+            "completion": price.completion.to_string(),
+            "currency": currency,
+        })
     };
-    let of_projects = prices.projects.iter().map(|(project, price)| row(Some(project.as_str()), price));
-    of_projects.chain(prices.default.iter().map(|price| row(None, price))).collect()
+    print_list(&rows, json, as_json, empty, headings, |(project, price)| {
+        let project = project.map_or_else(|| "(everything else)".to_owned(), Project::to_string);
+        [project, price.prompt.to_string(), price.completion.to_string(), currency.clone().unwrap_or_default()]
+    })
 }

@@ -4,13 +4,17 @@
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// Around the random part of a file's name.
+const PREFIX: &str = "serve-";
+const SUFFIX: &str = ".addresses";
 
 /// The file of this process; removed on drop.
 pub(crate) struct RunningService {
-    path: PathBuf,
-    _locked: File,
+    _locked: NamedTempFile,
 }
 
 impl RunningService {
@@ -21,17 +25,11 @@ impl RunningService {
                 let _ = std::fs::remove_file(path);
             }
         }
-        let path = data_dir.join(format!("serve-{:016x}.addresses", getrandom::u64().map_err(std::io::Error::other)?));
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-        file.lock()?;
+        // Only this user can read it.
+        let mut file = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).tempfile_in(data_dir)?;
+        file.as_file().lock()?;
         addresses.iter().try_for_each(|address| writeln!(file, "{address}"))?;
-        Ok(Self { path, _locked: file })
-    }
-}
-
-impl Drop for RunningService {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        Ok(Self { _locked: file })
     }
 }
 
@@ -46,7 +44,7 @@ pub(crate) fn addresses(data_dir: &Path) -> Vec<SocketAddr> {
 }
 
 fn files(data_dir: &Path) -> impl Iterator<Item = (PathBuf, File)> {
-    let is_ours = |name: &str| name.starts_with("serve-") && name.ends_with(".addresses");
+    let is_ours = |name: &str| name.starts_with(PREFIX) && name.ends_with(SUFFIX);
     let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     let paths = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_ours)).map(|entry| entry.path());
     paths.filter_map(|path| File::open(&path).ok().map(|file| (path, file)))

@@ -6,10 +6,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use rustix::fs::Access;
-use store::{Database, Store};
+use store::{Admin, Database, Store, Viewer};
 
 use crate::error::CliError;
 use crate::settings::{Settings, environment_name};
+
+/// Proof that the operator, who runs the commands, is an administrator.
+pub(crate) fn admin(operator: &Viewer) -> Result<Admin<'_>, CliError> {
+    operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))
+}
 
 /// Opens the database; creates the data folder if needed.
 pub(crate) async fn open_store(settings: &Settings) -> Result<Store, CliError> {

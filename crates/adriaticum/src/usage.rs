@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use chat::Timestamp;
 use format::{
-    Group, GroupReport, RequestRow, TokenSums, duration, measured_of, micros, number, number_or_dash, outcome,
-    rfc3339_micros, rfc3339_seconds, write_csv,
+    Group, REQUEST_COLUMNS, TOKEN_COLUMNS, csv_cells, duration, group_report, measured_of, micros, number,
+    number_or_dash, outcome, request_row, rfc3339_micros, rfc3339_seconds, token_sums, write_csv,
 };
 use serde::Serialize;
+use serde_json::{Value, json};
 use store::{
     AccountId, Email, Figures, GroupLabel, Latencies, Measured, Period, Phase, RecordedRequest, RequestQuery, Step,
-    Store, UsageGroup, UsageQuery, UsageReport, Viewer,
+    Store, UsageQuery, UsageReport, Viewer,
 };
 
 use crate::accounts::find_account;
@@ -20,34 +21,40 @@ use crate::error::CliError;
 use crate::grouped_usage;
 use crate::output::print_note;
 use crate::settings::Settings;
-use crate::storage::open_store;
+use crate::storage::{admin, open_store};
 use crate::table::Table;
+
+/// The column of requests that is only in the console's exports.
+const KEY_NAME: &str = "key_name";
 
 pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(), CliError> {
     let store = open_store(settings).await?;
-    let range = Range::from_options(options, store.now())?;
+    let range = range_of(options, store.now())?;
     // Standard output flushes at every line, and a report has thousands.
     let mut out = BufWriter::new(std::io::stdout().lock());
     if options.requests {
         let query = request_query(&store, options, range).await?;
         let rows = store.usage().requests(&Viewer::operator(), &query).await?;
-        let machine_rows = || rows.iter().map(RequestRow::from);
         match (options.json, options.csv) {
-            (true, _) => write_json(&mut out, &machine_rows().collect::<Vec<_>>())?,
-            (_, true) => write_csv(&mut out, Some(&RequestRow::columns()), machine_rows())?,
+            (true, _) => write_json(&mut out, &rows.iter().map(request_as_json).collect::<Vec<_>>())?,
+            (_, true) => {
+                let columns: Vec<_> = REQUEST_COLUMNS.into_iter().filter(|column| *column != KEY_NAME).collect();
+                write_csv(&mut out, Some(&columns), rows.iter().map(|row| csv_cells(&request_row(row), &columns)))?;
+            }
             _ => write!(out, "{}", requests_table(&rows))?,
         }
         return Ok(out.flush()?);
     }
     let group = options.by.unwrap_or(Group::Key);
-    let query =
-        UsageQuery { period: range.period(), key: None, step: Step::Day, person: None, group: group.grouping() };
+    let (since, until) = range;
+    let period = until.map_or_else(|| Period::since(since), |until| Period::exactly(since, until));
+    let query = UsageQuery { period, key: None, step: Step::Day, person: None, group: group.grouping() };
     let report = store.usage().report(&Viewer::operator(), &query).await?.unwrap_or_default();
     match (options.by, options.json, options.csv) {
-        (None, true, _) => write_json(&mut out, &JsonReport::from(&report))?,
+        (None, true, _) => write_json(&mut out, &report_as_json(&report))?,
         (None, _, true) => write_csv(&mut out, Some(&group_columns()), groups(&report))?,
         (None, ..) => write_report(&mut out, &report)?,
-        (Some(group), true, _) => write_json(&mut out, &GroupReport::new(&report, group))?,
+        (Some(group), true, _) => write_json(&mut out, &group_report(&report, group))?,
         (Some(group), _, true) => grouped_usage::write_as_csv(&mut out, &report, group)?,
         (Some(group), ..) => grouped_usage::write_as_table(&mut out, &report, group)?,
     }
@@ -58,44 +65,26 @@ pub(crate) async fn run(settings: &Settings, options: &UsageOptions) -> Result<(
     Ok(())
 }
 
-/// The range of the report.
-#[derive(Debug, Clone, Copy)]
-enum Range {
-    /// From an hour on.
-    Since(Timestamp),
-    Between(Timestamp, Timestamp),
-}
+/// The beginning of the report, and its end unless it is now.
+type Range = (Timestamp, Option<Timestamp>);
 
-impl Range {
-    fn from_options(options: &UsageOptions, now: Timestamp) -> Result<Self, CliError> {
-        let (from, to) = match (options.month, options.from) {
-            (Some(Month(start, end)), _) => (start, end),
-            // Includes the requests of the current second.
-            (None, Some(from)) => (from, options.to.unwrap_or(now + Duration::from_secs(1))),
-            (None, None) => return Ok(Self::Since(now.saturating_sub(options.since))),
-        };
-        if from > now {
-            return Err(CliError::new("the range begins in the future"));
-        }
-        if to <= from {
-            return Err(CliError::new("the range ends before it begins"));
-        }
-        Ok(Self::Between(from, to))
-    }
-
-    fn period(self) -> Period {
-        match self {
-            Self::Since(time) => Period::since(time),
-            Self::Between(from, to) => Period::exactly(from, to),
-        }
-    }
-}
-
-async fn request_query(store: &Store, options: &UsageOptions, range: Range) -> Result<RequestQuery, CliError> {
-    let (since, until) = match range {
-        Range::Since(time) => (time, None),
-        Range::Between(from, to) => (from, Some(to)),
+fn range_of(options: &UsageOptions, now: Timestamp) -> Result<Range, CliError> {
+    let (from, to) = match (options.month, options.from) {
+        (Some(Month(start, end)), _) => (start, end),
+        // Includes the requests of the current second.
+        (None, Some(from)) => (from, options.to.unwrap_or(now + Duration::from_secs(1))),
+        (None, None) => return Ok((now.saturating_sub(options.since), None)),
     };
+    if from > now {
+        return Err(CliError::new("the range begins in the future"));
+    }
+    if to <= from {
+        return Err(CliError::new("the range ends before it begins"));
+    }
+    Ok((from, Some(to)))
+}
+
+async fn request_query(store: &Store, options: &UsageOptions, (since, until): Range) -> Result<RequestQuery, CliError> {
     let person = match &options.person {
         None => None,
         Some(email) => Some(find_person(store, email).await?),
@@ -114,7 +103,7 @@ async fn request_query(store: &Store, options: &UsageOptions, range: Range) -> R
 
 async fn find_person(store: &Store, email: &Email) -> Result<AccountId, CliError> {
     let operator = Viewer::operator();
-    let admin = operator.admin().ok_or_else(|| CliError::new("the operator may do everything"))?;
+    let admin = admin(&operator)?;
     Ok(find_account(store, admin, email).await?.id)
 }
 
@@ -202,102 +191,66 @@ fn requests_table(rows: &[RecordedRequest]) -> Table {
     table
 }
 
-#[derive(Serialize)]
-struct JsonReport {
-    since: String,
-    until: String,
-    #[serde(flatten)]
-    totals: Sums,
-    /// Requests for which facts were searched.
-    searched: u64,
-    by_outcome: Vec<JsonOutcome>,
-    by_key: Vec<JsonKey>,
-    /// Of completions, by phase.
-    latency_us: serde_json::Map<String, serde_json::Value>,
-    failed_latency_us: serde_json::Map<String, serde_json::Value>,
+fn request_as_json(record: &RecordedRequest) -> Value {
+    let mut row = request_row(record);
+    if let Some(members) = row.as_object_mut() {
+        members.shift_remove(KEY_NAME);
+    }
+    row
 }
 
-#[derive(Serialize)]
-struct Sums {
-    requests: u64,
-    #[serde(flatten)]
-    tokens: TokenSums,
-}
-
-#[derive(Serialize)]
-struct JsonOutcome {
-    status: u16,
-    code: Option<String>,
-    #[serde(flatten)]
-    figures: Sums,
-}
-
-#[derive(Serialize)]
-struct JsonKey {
-    key_id: String,
-    name: String,
-    succeeded: u64,
-    last_used_at: String,
-    #[serde(flatten)]
-    figures: Sums,
-}
-
-impl JsonOutcome {
-    fn new(usage: &UsageGroup) -> Option<Self> {
+fn report_as_json(report: &UsageReport) -> Value {
+    let outcomes = report.by_outcome.iter().filter_map(|usage| {
         let GroupLabel::Outcome(status, code) = &usage.label else { return None };
-        Some(Self { status: *status, code: code.clone(), figures: (&usage.figures).into() })
-    }
-}
-
-impl JsonKey {
-    fn new(usage: &UsageGroup) -> Option<Self> {
+        Some(with_figures(json!({ "status": status, "code": code }), &usage.figures))
+    });
+    let keys = report.groups.iter().filter_map(|usage| {
         let GroupLabel::Key(key) = &usage.label else { return None };
-        Some(Self {
-            key_id: key.id.to_string(),
-            name: key.name.clone(),
-            succeeded: usage.succeeded,
-            last_used_at: rfc3339_seconds(usage.figures.last_at),
-            figures: (&usage.figures).into(),
-        })
-    }
+        let key = json!({
+            "key_id": key.id.to_string(),
+            "name": key.name,
+            "succeeded": usage.succeeded,
+            "last_used_at": rfc3339_seconds(usage.figures.last_at),
+        });
+        Some(with_figures(key, &usage.figures))
+    });
+    let range = json!({ "since": rfc3339_seconds(report.since), "until": rfc3339_seconds(report.until) });
+    let mut document = with_figures(range, &report.totals);
+    // Requests for which facts were searched.
+    document["searched"] = report.all_latencies().count(Phase::Search).into();
+    document["by_outcome"] = outcomes.collect();
+    document["by_key"] = keys.collect();
+    document["latency_us"] = by_phase(&report.latencies);
+    document["failed_latency_us"] = by_phase(&report.failed_latencies);
+    document
 }
 
-impl From<&Figures> for Sums {
-    fn from(figures: &Figures) -> Self {
-        Self { requests: figures.requests, tokens: figures.into() }
+/// Adds the numbers of requests and tokens to an object.
+fn with_figures(mut object: Value, figures: &Figures) -> Value {
+    object["requests"] = figures.requests.into();
+    for (column, value) in token_sums(figures) {
+        object[column] = value.into();
     }
+    object
 }
 
-impl From<&UsageReport> for JsonReport {
-    fn from(report: &UsageReport) -> Self {
-        let percentiles = |latencies: &Latencies, phase| {
-            let micros = |share| latencies.percentile(phase, share).map(|time| time.as_micros() as u64);
-            let count = latencies.count(phase);
-            serde_json::json!({ "measured": count, "p50": micros(0.5), "p95": micros(0.95), "p99": micros(0.99) })
-        };
-        let by_phase = |latencies| {
-            Phase::ALL.map(|phase| (phase.as_str().to_owned(), percentiles(latencies, phase))).into_iter().collect()
-        };
-        Self {
-            since: rfc3339_seconds(report.since),
-            until: rfc3339_seconds(report.until),
-            totals: (&report.totals).into(),
-            searched: report.all_latencies().count(Phase::Search),
-            by_outcome: report.by_outcome.iter().filter_map(JsonOutcome::new).collect(),
-            by_key: report.groups.iter().filter_map(JsonKey::new).collect(),
-            latency_us: by_phase(&report.latencies),
-            failed_latency_us: by_phase(&report.failed_latencies),
-        }
-    }
+fn by_phase(latencies: &Latencies) -> Value {
+    let percentiles = |phase| {
+        let micros = |share| latencies.percentile(phase, share).map(|time| time.as_micros() as u64);
+        let count = latencies.count(phase);
+        json!({ "measured": count, "p50": micros(0.5), "p95": micros(0.95), "p99": micros(0.99) })
+    };
+    Phase::ALL.into_iter().map(|phase| (phase.as_str(), percentiles(phase))).collect()
 }
 
 fn group_columns() -> Vec<&'static str> {
-    ["group", "name", "requests"].into_iter().chain(TokenSums::COLUMNS).collect()
+    ["group", "name", "requests"].into_iter().chain(TOKEN_COLUMNS).collect()
 }
 
 /// The rows of the CSV: all, by outcome, by key.
-fn groups(report: &UsageReport) -> Vec<(&'static str, String, u64, TokenSums)> {
-    let row = |group, name, figures: &Figures| (group, name, figures.requests, figures.into());
+fn groups(report: &UsageReport) -> Vec<(&'static str, String, u64, Vec<Option<u64>>)> {
+    let tokens = |figures: &Figures| token_sums(figures).map(|(_, value)| value).collect();
+    let row = |group, name, figures: &Figures| (group, name, figures.requests, tokens(figures));
     let all = std::iter::once(row("all", String::new(), &report.totals));
     let groups = report.by_outcome.iter().chain(&report.groups).filter_map(|usage| match &usage.label {
         GroupLabel::Outcome(status, code) => Some(row("outcome", outcome(*status, code.as_deref()), &usage.figures)),

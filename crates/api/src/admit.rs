@@ -5,7 +5,6 @@
 use admission::Permit;
 use chat::ChatRequest;
 use grounding::Assessment;
-use runtimes::Availability;
 use store::{Client, Refusal, ReserveError};
 
 use crate::error::ApiError;
@@ -31,13 +30,7 @@ impl<'w> RequestRecord<'w> {
     pub(crate) async fn admit(&mut self, chat: &ChatRequest, is_fresh: bool) -> Result<Admitted<'w>, ApiError> {
         let worker = self.worker;
         let runtimes = worker.runtimes.as_ref().ok_or_else(ApiError::unconfigured)?;
-        match runtimes.availability() {
-            Availability::Available => {}
-            Availability::Starting => return Err(ApiError::starting()),
-            Availability::Unresponsive => return Err(ApiError::unresponsive()),
-            Availability::Unloadable => return Err(ApiError::unloadable()),
-            Availability::Unconfigured => return Err(ApiError::unconfigured()),
-        }
+        ApiError::require_available(runtimes.availability())?;
         if !worker.ledger.is_healthy() {
             return Err(ApiError::unavailable("Usage cannot be recorded now, so no completions are run."));
         }

@@ -4,12 +4,13 @@
 use chat::ApiKey;
 use http::{HeaderMap, header};
 use store::{Caller, Client, Store, StoreError};
+use wire::ErrorCode;
 
 use crate::error::ApiError;
 
 /// The caller of a request. Every fault of a key is the same error.
 pub(crate) async fn authenticate(store: &Store, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    let key = presented_key(headers).ok_or_else(ApiError::invalid_api_key)?;
+    let key = presented_key(headers).ok_or(ErrorCode::InvalidApiKey)?;
     found(store.keys().authenticate(&key).await)
 }
 
@@ -20,7 +21,7 @@ pub(crate) async fn authenticate_again(store: &Store, caller: &Caller) -> Result
 
 fn found(caller: Result<Option<Caller>, StoreError>) -> Result<Caller, ApiError> {
     match caller {
-        Ok(caller) => caller.ok_or_else(ApiError::invalid_api_key),
+        Ok(caller) => caller.ok_or_else(|| ErrorCode::InvalidApiKey.into()),
         Err(error) => Err(ApiError::unavailable("The service cannot check API keys now.").caused_by(error)),
     }
 }
@@ -40,7 +41,7 @@ pub(crate) struct Authorized {
 pub(crate) fn authorize(caller: &Caller) -> Result<Authorized, ApiError> {
     match caller.may_complete() {
         true => Ok(Authorized { client: caller.client() }),
-        false => Err(ApiError::insufficient_permission()),
+        false => Err(ErrorCode::InsufficientPermission.into()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use chat::RequestId;
 use http::header::{self, HeaderName};
 use http::{HeaderValue, StatusCode};
+use runtimes::Availability;
 use store::{BudgetRefusal, LimitReached, Outcome};
 use transport::{MAX_HEAD_BYTES, MAX_HEADERS, Rejection, Response, UploadError};
 use wire::ErrorCode;
@@ -39,15 +40,7 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     pub(crate) fn not_found(message: String) -> Self {
-        Self { message: message.into(), ..Self::new(ErrorCode::NotFound) }
-    }
-
-    pub(crate) fn invalid_api_key() -> Self {
-        Self::new(ErrorCode::InvalidApiKey)
-    }
-
-    pub(crate) fn insufficient_permission() -> Self {
-        Self::new(ErrorCode::InsufficientPermission)
+        Self { message: message.into(), ..Self::from(ErrorCode::NotFound) }
     }
 
     /// The key has no permission for this request until the budget renews, or other requests release their reservations.
@@ -64,7 +57,7 @@ impl ApiError {
             format::number(*needed),
             format::rfc3339_seconds(*renews_at),
         );
-        Self { message: message.into(), ..Self::new(ErrorCode::InsufficientPermission) }
+        Self { message: message.into(), ..Self::from(ErrorCode::InsufficientPermission) }
     }
 
     /// A rate or the number of requests in flight.
@@ -76,19 +69,15 @@ impl ApiError {
             format::whose(*scope),
             format::limit(*kind, *amount),
         );
-        Self { message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }.retry_after(seconds)
-    }
-
-    pub(crate) fn payload_too_large() -> Self {
-        Self::new(ErrorCode::PayloadTooLarge)
+        Self { message: message.into(), ..Self::from(ErrorCode::ServiceUnavailable) }.retry_after(seconds)
     }
 
     pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { message: message.into(), ..Self::new(ErrorCode::InvalidRequest) }
+        Self { message: message.into(), ..Self::from(ErrorCode::InvalidRequest) }
     }
 
     pub(crate) fn inference_error(cause: impl Display, retry_after_seconds: Option<u64>) -> Self {
-        Self { retry_after_seconds, ..Self::new(ErrorCode::InferenceError).caused_by(cause) }
+        Self { retry_after_seconds, ..Self::from(ErrorCode::InferenceError).caused_by(cause) }
     }
 
     /// A healthy runtime refuses this request.
@@ -98,11 +87,11 @@ impl ApiError {
     }
 
     pub(crate) fn search_unavailable(cause: impl Display) -> Self {
-        Self::new(ErrorCode::SearchUnavailable).caused_by(cause)
+        Self::from(ErrorCode::SearchUnavailable).caused_by(cause)
     }
 
     pub(crate) fn unavailable(message: &'static str) -> Self {
-        Self { message: message.into(), ..Self::new(ErrorCode::ServiceUnavailable) }
+        Self { message: message.into(), ..Self::from(ErrorCode::ServiceUnavailable) }
     }
 
     pub(crate) fn at_capacity() -> Self {
@@ -117,21 +106,20 @@ impl ApiError {
         Self::unavailable("No inference runtime is configured.").without_retry()
     }
 
-    pub(crate) fn unloadable() -> Self {
-        Self::unavailable("The model could not be loaded.").without_retry()
+    pub(crate) fn require_available(availability: Availability) -> Result<(), Self> {
+        let later = |message| Self::unavailable(message).retry_after(RETRY_AFTER_SECONDS);
+        Err(match availability {
+            Availability::Available => return Ok(()),
+            Availability::Unconfigured => Self::unconfigured(),
+            Availability::Unloadable => Self::unavailable("The model could not be loaded.").without_retry(),
+            Availability::Starting => later("The model is being loaded. Please try again later."),
+            Availability::Unresponsive => later("The model does not respond now. Please try again later."),
+        })
     }
 
     /// The completion was run, and its row may still be written: clients must not retry automatically.
     pub(crate) fn unrecorded(cause: impl Display) -> Self {
         Self::unavailable("The usage of this request could not be recorded.").without_retry().caused_by(cause)
-    }
-
-    pub(crate) fn starting() -> Self {
-        Self::unavailable("The model is being loaded. Please try again later.").retry_after(RETRY_AFTER_SECONDS)
-    }
-
-    pub(crate) fn unresponsive() -> Self {
-        Self::unavailable("The model does not respond now. Please try again later.").retry_after(RETRY_AFTER_SECONDS)
     }
 
     /// The stop timeout is over.
@@ -141,7 +129,7 @@ impl ApiError {
 
     pub(crate) fn from_upload(error: UploadError) -> Self {
         match error {
-            UploadError::TooLarge => Self::payload_too_large(),
+            UploadError::TooLarge => ErrorCode::PayloadTooLarge.into(),
             UploadError::OverBudget => Self::at_capacity(),
             UploadError::TimedOut => Self::invalid("The body did not arrive in time."),
             UploadError::BadFraming => Self::invalid("The body is not framed as its headers say."),
@@ -216,8 +204,10 @@ impl ApiError {
     pub(crate) fn without_retry(self) -> Self {
         Self { is_retryable: false, ..self }
     }
+}
 
-    fn new(code: ErrorCode) -> Self {
+impl From<ErrorCode> for ApiError {
+    fn from(code: ErrorCode) -> Self {
         Self {
             code,
             message: code.default_message().into(),

@@ -3,11 +3,12 @@
 //! Without a collector nothing is recorded, but the caller's context is passed on. A span ends when it is dropped, so the
 //! trace of a client that disconnects is complete. Spans hold figures and names, never text.
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use chat::{MODEL, RequestId, TokenUsage};
-use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
+use http::{HeaderMap, HeaderValue};
+use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, TraceId, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -36,7 +37,7 @@ pub(crate) struct StepSpan {
 impl<'w> RequestTrace<'w> {
     /// Continues the caller's trace, if its headers carry one.
     pub(crate) fn begin(tracer: Option<&'w SdkTracer>, headers: Option<&HeaderMap>) -> Self {
-        let caller = headers.and_then(CallerContext::from_headers).map(|caller| caller.extract());
+        let caller = headers.and_then(caller_context);
         let context = match tracer {
             None => caller,
             Some(tracer) => {
@@ -67,11 +68,8 @@ impl<'w> RequestTrace<'w> {
     /// A step that calls another service.
     pub(crate) fn client_span(&self, name: &'static str) -> StepSpan {
         let span = self.start(name, SpanKind::Client);
-        let mut headers = HeaderMap::new();
         let own = span.as_deref().map(|(span, _)| Context::new().with_remote_span_context(span.span_context().clone()));
-        if let Some(context) = own.as_ref().or(self.context.as_ref()) {
-            TraceContextPropagator::new().inject_context(context, &mut HeaderInjector(&mut headers));
-        }
+        let headers = own.as_ref().or(self.context.as_ref()).map(headers_of).unwrap_or_default();
         StepSpan { span, headers }
     }
 
@@ -131,53 +129,30 @@ impl StepSpan {
     }
 }
 
-/// The trace context in the caller's headers.
-struct CallerContext<'h> {
-    parent: &'h str,
-    state: String,
+/// The trace context in the caller's headers. A second `traceparent` makes it ambiguous, so neither is used. Several
+/// `tracestate` are one list.
+fn caller_context(headers: &HeaderMap) -> Option<Context> {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
+    let parent = parent.to_str().ok().filter(|parent| parent.len() >= TRACEPARENT_LEN)?;
+    let states = headers.get_all(TRACESTATE).iter().map(|state| state.to_str());
+    let state = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
+    let fields = HashMap::from([(TRACEPARENT.to_owned(), parent.to_owned()), (TRACESTATE.to_owned(), state)]);
+    Some(TraceContextPropagator::new().extract_with_context(&Context::new(), &fields))
 }
 
-impl<'h> CallerContext<'h> {
-    /// A second `traceparent` makes it ambiguous, so neither is used. Several `tracestate` are one list.
-    fn from_headers(headers: &'h HeaderMap) -> Option<Self> {
-        let mut parents = headers.get_all(TRACEPARENT).iter();
-        let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
-        let parent = parent.to_str().ok().filter(|parent| parent.len() >= TRACEPARENT_LEN)?;
-        let states = headers.get_all(TRACESTATE).iter().map(|state| state.to_str());
-        let state = states.collect::<Result<Vec<_>, _>>().unwrap_or_default().join(",");
-        Some(Self { parent, state })
-    }
-
-    fn extract(&self) -> Context {
-        TraceContextPropagator::new().extract_with_context(&Context::new(), self)
-    }
-}
-
-impl Extractor for CallerContext<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        match key {
-            TRACEPARENT => Some(self.parent),
-            TRACESTATE => Some(&self.state),
-            _ => None,
+/// The headers that pass a trace context on. An empty `tracestate`, which the propagator writes, is left out.
+fn headers_of(context: &Context) -> HeaderMap {
+    let mut fields = HashMap::new();
+    TraceContextPropagator::new().inject_context(context, &mut fields);
+    let mut headers = HeaderMap::new();
+    for name in [TRACEPARENT, TRACESTATE] {
+        let value = fields.remove(name).filter(|value: &String| !value.is_empty());
+        if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
+            headers.insert(name, value);
         }
     }
-
-    fn keys(&self) -> Vec<&str> {
-        vec![TRACEPARENT, TRACESTATE]
-    }
-}
-
-struct HeaderInjector<'h>(&'h mut HeaderMap);
-
-impl Injector for HeaderInjector<'_> {
-    /// An empty value (the propagator writes `tracestate` always) is left out.
-    fn set(&mut self, key: &str, value: String) {
-        if let (Ok(name), Ok(value), false) =
-            (HeaderName::try_from(key), HeaderValue::try_from(&value), value.is_empty())
-        {
-            self.0.insert(name, value);
-        }
-    }
+    headers
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use store::{AuditAction, AuditRecord, AuditSubject, ProviderRefusal, SignInMethod, SubjectKind};
 
-use crate::csv::spreadsheet_safe;
 use crate::limits::limit;
 use crate::numbers::{count, number};
 use crate::times::rfc3339_millis;
@@ -172,68 +171,31 @@ fn times(count: u64) -> String {
     if count == 1 { String::new() } else { format!(" {} times", number(count)) }
 }
 
-/// A line of an export.
-#[derive(Debug, Serialize)]
-pub struct AuditRow<Details> {
-    number: u64,
-    at: String,
-    actor: String,
-    /// The action's name, which stays the same in later versions.
-    action: String,
-    subject_kind: &'static str,
-    subject_id: String,
-    subject: String,
-    details: Details,
-    sentence: String,
-    address: String,
-}
-
-/// The columns of a line in CSV, in their order.
+/// The members of an audit row, which are the columns of the CSV.
 pub const AUDIT_COLUMNS: [&str; 10] =
     ["number", "at", "actor", "action", "subject_kind", "subject_id", "subject", "details", "sentence", "address"];
 
-impl AuditRow<String> {
-    /// For a spreadsheet: no text is a formula.
-    pub fn for_csv(record: &AuditRecord) -> Self {
-        let row = Self::new(record, record.details.clone());
-        Self {
-            actor: spreadsheet_safe(&row.actor),
-            subject: spreadsheet_safe(&row.subject),
-            sentence: spreadsheet_safe(&row.sentence),
-            ..row
-        }
-    }
-}
-
-impl AuditRow<serde_json::Value> {
-    pub fn for_json(record: &AuditRecord) -> Self {
-        Self::new(record, serde_json::from_str(&record.details).unwrap_or_default())
-    }
-}
-
-impl<Details> AuditRow<Details> {
-    fn new(record: &AuditRecord, details: Details) -> Self {
-        Self {
-            number: record.number,
-            at: rfc3339_millis(record.at),
-            actor: record.who.clone(),
-            action: record.action.clone(),
-            subject_kind: record.subject.kind.as_str(),
-            subject_id: record.subject.id.clone(),
-            subject: record.subject.name.clone(),
-            details,
-            sentence: sentence(record).to_string(),
-            address: record.address.clone(),
-        }
-    }
+/// A line of an export.
+pub fn audit_row(record: &AuditRecord) -> Value {
+    json!({
+        "number": record.number,
+        "at": rfc3339_millis(record.at),
+        "actor": record.who,
+        // The action's name, which stays the same in later versions.
+        "action": record.action,
+        "subject_kind": record.subject.kind.as_str(),
+        "subject_id": record.subject.id,
+        "subject": record.subject.name,
+        "details": serde_json::from_str::<Value>(&record.details).unwrap_or_default(),
+        "sentence": sentence(record).to_string(),
+        "address": record.address,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use chat::Timestamp;
-    use serde_json::json;
-
     use super::*;
+    use chat::Timestamp;
 
     #[test]
     fn sentences_are_plain_english() {

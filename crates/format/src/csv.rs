@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// Writes rows, after a header if there is one. The header is separate because there may be no row to derive it from, and
 /// because a long export is written in parts.
@@ -25,6 +26,16 @@ fn io_error(error: csv::Error) -> io::Error {
         csv::ErrorKind::Io(error) => error,
         other => io::Error::other(format!("{other:?}")),
     }
+}
+
+/// The members of a row that are columns: `null` is empty, and no text is a formula.
+pub fn csv_cells(row: &Value, columns: &[&str]) -> Vec<String> {
+    let cell = |column: &&str| match &row[*column] {
+        Value::Null => String::new(),
+        Value::String(text) => spreadsheet_safe(text),
+        other => other.to_string(),
+    };
+    columns.iter().map(cell).collect()
 }
 
 /// Text that no spreadsheet interprets as a formula.

@@ -1,11 +1,12 @@
 //! Usage by group, for exports of the console and the command line.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Value, json};
 use store::{Cost, Currency, Figures, GroupLabel, Grouping, UsageGroup, UsageReport};
 
 use crate::csv::spreadsheet_safe;
 use crate::times::{date, rfc3339_millis, rfc3339_seconds};
-use crate::usage::TokenSums;
+use crate::usage::{TOKEN_COLUMNS, token_sums};
 
 /// How usage is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl GroupRow {
     /// The CSV's column names.
     pub fn columns(group: Group, has_costs: bool) -> Vec<&'static str> {
         let costs: &[_] = if has_costs { &["cost", "currency", "cost_requests"] } else { &[] };
-        let figures = [group.name(), "name", "requests", "failed"].into_iter().chain(TokenSums::COLUMNS);
+        let figures = [group.name(), "name", "requests", "failed"].into_iter().chain(TOKEN_COLUMNS);
         figures.chain(costs.iter().copied()).collect()
     }
 
@@ -131,9 +132,7 @@ impl GroupRow {
             self.figures.requests.to_string(),
             self.failed().to_string(),
         ];
-        for measured in [self.figures.prompt, self.figures.completion, self.figures.total] {
-            cells.extend([number(measured.get()), measured.count.to_string()]);
-        }
+        cells.extend(token_sums(&self.figures).map(|(_, value)| number(value)));
         if let Some(currency) = currency {
             let exact = self.cost.map_or_else(String::new, |cost| cost.exact());
             cells.extend([exact, currency.to_string(), number(self.cost.map(|cost| cost.requests))]);
@@ -155,9 +154,7 @@ impl Serialize for GroupRow {
         }
         map.serialize_entry("requests", &self.figures.requests)?;
         map.serialize_entry("failed", &self.failed())?;
-        let measured = [self.figures.prompt, self.figures.completion, self.figures.total];
-        let values = measured.into_iter().flat_map(|measured| [measured.get(), Some(measured.count)]);
-        for (column, value) in TokenSums::COLUMNS.into_iter().zip(values) {
+        for (column, value) in token_sums(&self.figures) {
             map.serialize_entry(column, &value)?;
         }
         if let Some(cost) = &self.cost {
@@ -169,30 +166,20 @@ impl Serialize for GroupRow {
 }
 
 /// A whole report by group, as JSON. Costs are texts, because they are exact.
-#[derive(Debug, serde::Serialize)]
-pub struct GroupReport {
-    since: String,
-    until: String,
-    /// Whether the range was widened to whole hours, because their requests were deleted.
-    widened: bool,
-    by: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    currency: Option<String>,
-    groups: Vec<GroupRow>,
-    all: Option<GroupRow>,
-}
-
-impl GroupReport {
-    pub fn new(report: &UsageReport, group: Group) -> Self {
-        let mut groups = GroupRow::all(report, group);
-        Self {
-            since: rfc3339_seconds(report.since),
-            until: rfc3339_seconds(report.until),
-            widened: report.is_widened,
-            by: group.name(),
-            currency: report.currency.map(|currency| currency.to_string()),
-            all: groups.pop(),
-            groups,
-        }
+pub fn group_report(report: &UsageReport, group: Group) -> Value {
+    let mut groups = GroupRow::all(report, group);
+    let all = groups.pop();
+    let mut document = json!({
+        "since": rfc3339_seconds(report.since),
+        "until": rfc3339_seconds(report.until),
+        // Whether the range was widened to whole hours, because their requests were deleted.
+        "widened": report.is_widened,
+        "by": group.name(),
+    });
+    if let Some(currency) = report.currency {
+        document["currency"] = currency.to_string().into();
     }
+    document["groups"] = json!(groups);
+    document["all"] = json!(all);
+    document
 }

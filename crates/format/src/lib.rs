@@ -11,9 +11,9 @@ mod numbers;
 mod times;
 mod usage;
 
-pub use audit::{AUDIT_COLUMNS, AuditRow, Phrase, Sentence, sentence};
-pub use csv::{spreadsheet_safe, write_csv};
-pub use groups::{Group, GroupReport, GroupRow, NO_ONE, NO_PROJECT};
+pub use audit::{AUDIT_COLUMNS, Phrase, Sentence, audit_row, sentence};
+pub use csv::{csv_cells, spreadsheet_safe, write_csv};
+pub use groups::{Group, GroupRow, NO_ONE, NO_PROJECT, group_report};
 pub use json::JsonArray;
 pub use limits::{limit, whose};
 pub use money::{amount, money};
@@ -25,4 +25,4 @@ pub use times::{
     date, date_time, exact_time, month, parse_date, parse_time, rfc3339_micros, rfc3339_millis, rfc3339_seconds,
     short_time, slice_name,
 };
-pub use usage::{RequestRow, TokenSums, key_state, outcome};
+pub use usage::{REQUEST_COLUMNS, TOKEN_COLUMNS, key_state, outcome, request_row, token_sums};

@@ -18,6 +18,11 @@ impl<const COUNT: usize> Counters<COUNT> {
         self.counts[position].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// For a gauge.
+    pub fn set(&self, position: usize, count: u64) {
+        self.counts[position].store(count, Ordering::Relaxed);
+    }
+
     /// The label values and their counts.
     pub fn read(&self) -> [(&'static str, u64); COUNT] {
         std::array::from_fn(|at| (self.labels[at], self.counts[at].load(Ordering::Relaxed)))

@@ -1,37 +1,17 @@
-//! Counts of budgets that are used up and of delivered notifications, for the metrics.
+//! Counts of budgets that are used up and of notifications, for the metrics.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use histogram::Counters;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct AlertCounters {
-    /// Budgets of which at least 80 % and 100 % are used.
-    budgets: [AtomicU64; 2],
-    delivered: AtomicU64,
-    failed: AtomicU64,
+    /// Budgets of which at least 80 % and 100 % are used; gauges.
+    pub budgets: Counters<2>,
+    /// Attempts to deliver a notification: successes, failures.
+    pub deliveries: Counters<2>,
 }
 
-impl AlertCounters {
-    /// Sets the numbers of budgets that have reached 80 % and 100 %.
-    pub fn set_budgets(&self, reached: [usize; 2]) {
-        self.budgets.iter().zip(reached).for_each(|(gauge, count)| gauge.store(count as u64, Ordering::Relaxed));
+impl Default for AlertCounters {
+    fn default() -> Self {
+        Self { budgets: Counters::new(["0.8", "1"]), deliveries: Counters::new(["delivered", "failed"]) }
     }
-
-    pub fn count_delivery(&self, is_delivered: bool) {
-        let counter = if is_delivered { &self.delivered } else { &self.failed };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn read(&self) -> Alerts {
-        let [at_80, at_100] = [&self.budgets[0], &self.budgets[1]].map(|gauge| gauge.load(Ordering::Relaxed));
-        let [delivered, failed] = [&self.delivered, &self.failed].map(|counter| counter.load(Ordering::Relaxed));
-        Alerts { budgets: [("0.8", at_80), ("1", at_100)], deliveries: [("delivered", delivered), ("failed", failed)] }
-    }
-}
-
-/// A snapshot for the metrics.
-pub(crate) struct Alerts {
-    /// By the fraction that is used, at least.
-    pub(crate) budgets: [(&'static str, u64); 2],
-    /// By outcome.
-    pub(crate) deliveries: [(&'static str, u64); 2],
 }

@@ -26,7 +26,7 @@ pub use self::alerts::AlertCounters;
 use self::metrics::{Scrape, since_1970};
 use self::probe::Probe;
 use self::process::Process;
-use self::readiness::{DecodeStatus, Readiness, no_runtime_available};
+use self::readiness::{Readiness, no_runtime_available};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -75,17 +75,13 @@ impl Ops {
         respond(status, JSON, wire::ops::readiness(readiness.is_ready(), parts))
     }
 
-    /// Whether a runtime decodes: it did so recently, or does so now for a probe.
-    async fn decodes(&self, health: &Health, lifecycle: Lifecycle) -> DecodeStatus {
+    /// Whether a runtime decodes: it did so recently, or does so now for a probe. `None` while the probe is running.
+    async fn decodes(&self, health: &Health, lifecycle: Lifecycle) -> Option<bool> {
         if self.has_decoded() || lifecycle != Lifecycle::Serving || no_runtime_available(health).is_some() {
-            return DecodeStatus::Yes;
+            return Some(true);
         }
         let api = self.api.clone();
-        match self.runtime.run("runtime", async move { api.probe_runtime().await }).await {
-            Some(true) => DecodeStatus::Yes,
-            Some(false) => DecodeStatus::No,
-            None => DecodeStatus::Unknown,
-        }
+        self.runtime.run("runtime", async move { api.probe_runtime().await }).await
     }
 
     /// If every request needs Search, none is served while it is down, so no request would detect its recovery.
@@ -108,9 +104,8 @@ impl Ops {
     async fn metrics(&self) -> String {
         let engines = self.api.engines().await;
         let health = self.api.health();
-        let decodes =
-            if self.has_decoded() || self.runtime.last() != Some(false) { DecodeStatus::Yes } else { DecodeStatus::No };
-        let readiness = Readiness::new(&health, self.database.last(), decodes, *self.lifecycle.borrow());
+        let decodes = self.has_decoded() || self.runtime.last() != Some(false);
+        let readiness = Readiness::new(&health, self.database.last(), Some(decodes), *self.lifecycle.borrow());
         let scrape = Scrape {
             version: self.version,
             started: self.started,
@@ -123,7 +118,7 @@ impl Ops {
             ledger: self.api.ledger_stats(),
             engines,
             sign_ins: self.sign_ins.read(),
-            alerts: self.alerts.read(),
+            alerts: self.alerts.clone(),
             expiries: self.certificates.as_ref().map(|certificates| certificates.expiries()).unwrap_or_default(),
         };
         scrape.into_text()

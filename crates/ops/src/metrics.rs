@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use api::{Health, PHASE_NAMES, SEARCH_OUTCOMES, Totals};
@@ -16,7 +17,7 @@ use prometheus_client::registry::Registry;
 use runtimes::{EngineStatus, MemberStatus};
 use store::LedgerStats;
 
-use crate::alerts::Alerts;
+use crate::alerts::AlertCounters;
 use crate::encode::{Labels, Metric, by_label, family, gauge, histograms, table};
 use crate::process::{PROCESS_METRICS, Process};
 use crate::readiness::Readiness;
@@ -62,7 +63,7 @@ pub(crate) struct Scrape {
     pub(crate) engines: Vec<(String, EngineStatus)>,
     /// To the console, by outcome.
     pub(crate) sign_ins: [(&'static str, u64); 3],
-    pub(crate) alerts: Alerts,
+    pub(crate) alerts: Arc<AlertCounters>,
     /// Certificates' files, and when they expire.
     pub(crate) expiries: Vec<(PathBuf, SystemTime)>,
 }
@@ -167,12 +168,12 @@ fn encode_ledger(encoder: &mut DescriptorEncoder<'_>, ledger: &LedgerStats) -> f
     histograms(encoder, "adriaticum_ledger_commit_seconds", help, 1e6, [(&[] as Labels<'_>, &ledger.commit_micros)])
 }
 
-fn encode_alerts(encoder: &mut DescriptorEncoder<'_>, alerts: &Alerts) -> fmt::Result {
+fn encode_alerts(encoder: &mut DescriptorEncoder<'_>, alerts: &AlertCounters) -> fmt::Result {
     let help = "Budgets used up to the threshold or beyond";
-    let budgets = alerts.budgets.map(|(threshold, count)| (threshold, count as f64));
+    let budgets = alerts.budgets.read().map(|(threshold, count)| (threshold, count as f64));
     by_label(encoder, "adriaticum_budgets_reached", help, MetricType::Gauge, "threshold", budgets)?;
     let help = "Attempts to deliver a notification to the webhook, by outcome";
-    let deliveries = alerts.deliveries.map(|(outcome, count)| (outcome, count as f64));
+    let deliveries = alerts.deliveries.read().map(|(outcome, count)| (outcome, count as f64));
     by_label(encoder, "adriaticum_webhook_deliveries", help, MetricType::Counter, "outcome", deliveries)
 }
 

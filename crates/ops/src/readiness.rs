@@ -17,18 +17,10 @@ pub(crate) struct Part {
     is_required: bool,
 }
 
-/// Whether a runtime decodes tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DecodeStatus {
-    Yes,
-    No,
-    /// A probe is running.
-    Unknown,
-}
-
 impl Readiness {
-    /// `database` is whether it answered the last probe; `None` before the first.
-    pub(crate) fn new(health: &Health, database: Option<bool>, decodes: DecodeStatus, lifecycle: Lifecycle) -> Self {
+    /// `database` is whether it answered the last probe; `None` before the first. `decodes` is whether a runtime decodes
+    /// tokens; `None` while a probe is running.
+    pub(crate) fn new(health: &Health, database: Option<bool>, decodes: Option<bool>, lifecycle: Lifecycle) -> Self {
         let required =
             |name, problem: Option<&'static str>| Part { name, problem: problem.map(Cow::from), is_required: true };
         let mut parts =
@@ -72,14 +64,14 @@ fn ledger(health: &Health, database: Option<bool>) -> Option<&'static str> {
     }
 }
 
-fn runtime(health: &Health, decodes: DecodeStatus) -> Option<&'static str> {
+fn runtime(health: &Health, decodes: Option<bool>) -> Option<&'static str> {
     if let Some(problem) = no_runtime_available(health) {
         return Some(problem);
     }
     match decodes {
-        DecodeStatus::Yes => None,
-        DecodeStatus::No => Some("No runtime completes requests: they get 502."),
-        DecodeStatus::Unknown => Some("No runtime has completed a request yet; a probe is running."),
+        Some(true) => None,
+        Some(false) => Some("No runtime completes requests: they get 502."),
+        None => Some("No runtime has completed a request yet; a probe is running."),
     }
 }
 
@@ -155,13 +147,13 @@ mod tests {
             (readiness.is_ready(), failing.collect::<Vec<_>>().join(" "))
         };
         let all = |ledger, availability, members: &[bool], search: Option<bool>, lifecycle| {
-            decided(ledger, availability, members, search.map(|working| (working, false)), DecodeStatus::Yes, lifecycle)
+            decided(ledger, availability, members, search.map(|working| (working, false)), Some(true), lifecycle)
         };
         for (found, ready, wrong) in [
-            (decided(true, Available, &[true], Some((false, true)), DecodeStatus::Yes, Serving), false, "search"),
-            (decided(true, Available, &[true], Some((true, true)), DecodeStatus::Yes, Serving), true, ""),
-            (decided(true, Available, &[true], None, DecodeStatus::No, Serving), false, "runtime"),
-            (decided(true, Available, &[true], None, DecodeStatus::Unknown, Serving), false, "runtime"),
+            (decided(true, Available, &[true], Some((false, true)), Some(true), Serving), false, "search"),
+            (decided(true, Available, &[true], Some((true, true)), Some(true), Serving), true, ""),
+            (decided(true, Available, &[true], None, Some(false), Serving), false, "runtime"),
+            (decided(true, Available, &[true], None, None, Serving), false, "runtime"),
             (all(true, Available, &[true], None, Serving), true, ""),
             (all(true, Available, &[false, true], Some(true), Serving), true, ""),
             (all(true, Available, &[true], Some(false), Serving), true, "search"),
@@ -179,7 +171,7 @@ mod tests {
         let health =
             Health { is_ledger_healthy: true, availability: Available, runtimes: vec![member(true)], search: None };
         for (database, ready) in [(None, true), (Some(true), true), (Some(false), false)] {
-            let readiness = Readiness::new(&health, database, DecodeStatus::Yes, Serving);
+            let readiness = Readiness::new(&health, database, Some(true), Serving);
             assert_eq!(readiness.is_ready(), ready, "{database:?}");
         }
     }

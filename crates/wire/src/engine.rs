@@ -2,8 +2,8 @@
 
 use chat::Completion;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::json::to_bytes;
 pub use crate::request::{RequestError, parse_runtime_request as parse_request};
 use crate::response::completion_object;
 
@@ -28,69 +28,46 @@ pub fn completion(completion: &Completion, id: &str, created: u64, model: &str, 
 
 /// `device` describes the compute device, unless it is only the CPU.
 pub fn models(model: &str, context: usize, device: Option<&str>) -> Vec<u8> {
-    let model = Model { id: model, object: "model", owned_by: OWNER, max_model_len: context, device };
-    to_bytes(&ModelList { object: "list", data: [model] }, 128)
+    let mut model = json!({ "id": model, "object": "model", "owned_by": OWNER, "max_model_len": context });
+    if let Some(device) = device {
+        model["device"] = device.into();
+    }
+    json!({ "object": "list", "data": [model] }).to_string().into_bytes()
 }
 
-#[derive(Serialize)]
-struct ModelList<'a> {
-    object: &'static str,
-    data: [Model<'a>; 1],
-}
-
-#[derive(Serialize)]
-struct Model<'a> {
-    id: &'a str,
-    object: &'static str,
-    owned_by: &'static str,
-    max_model_len: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device: Option<&'a str>,
-}
-
-/// The engine's gauges, and its counters since it started.
+/// The engine's gauges, and its counters since it started. An older engine leaves out the newer ones.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.
     pub context: usize,
     /// Roles whose messages end in a prompt only with plain text, not a special token; as a phrase.
-    #[serde(default)]
     pub unmarked_roles: Option<String>,
     pub running: usize,
     pub waiting: usize,
     /// Requests whose prompts are being tokenized, or wait for it.
-    #[serde(default)]
     pub tokenizing: usize,
     /// Cells of the KV cache.
     pub cells: usize,
     /// Cells in use or reserved.
     pub cells_used: usize,
     /// Cells shared by several requests in flight; each is counted once.
-    #[serde(default)]
     pub cells_shared: usize,
     /// Compute threads: fewer while other processes need the CPUs.
-    #[serde(default)]
     pub threads: usize,
     /// The model's layers on GPUs, and the memory of these GPUs in bytes.
-    #[serde(default)]
     pub gpu_layers: u32,
-    #[serde(default)]
     pub gpu_memory: u64,
     /// Batches decoded.
     pub steps: u64,
     /// Batches that generated tokens, and those of them that took longer than a quarter of a second.
-    #[serde(default)]
     pub generating_steps: u64,
-    #[serde(default)]
     pub slow_generating_steps: u64,
     /// Tokens in those batches.
-    #[serde(default)]
     pub step_tokens: u64,
     /// The time for computing these batches, and for sampling their tokens.
-    #[serde(default)]
     pub decoding_seconds: f64,
-    #[serde(default)]
     pub sampling_seconds: f64,
     pub prompt_tokens: u64,
     /// Prompt tokens that were found in the cache.
@@ -102,7 +79,7 @@ pub struct Status {
 
 impl Status {
     pub fn to_json(&self) -> Vec<u8> {
-        to_bytes(self, 256)
+        serde_json::to_vec(self).expect("plain figures always serialize")
     }
 
     pub fn parse(body: &[u8]) -> Option<Self> {
@@ -111,50 +88,33 @@ impl Status {
 }
 
 pub fn invalid_request(message: &str) -> Vec<u8> {
-    ErrorObject::new("invalid_request_error", message).into_json()
+    error("invalid_request_error", message)
 }
 
 pub fn server_error(message: &str) -> Vec<u8> {
-    ErrorObject::new("server_error", message).into_json()
+    error("server_error", message)
 }
 
 /// The queue is full, or the wait in it timed out.
 pub fn no_capacity() -> Vec<u8> {
-    ErrorObject::new(NO_CAPACITY_TYPE, "The engine is at capacity.").into_json()
+    error(NO_CAPACITY_TYPE, "The engine is at capacity.")
+}
+
+fn error(kind: &str, message: &str) -> Vec<u8> {
+    json!({ "error": { "type": kind, "message": message } }).to_string().into_bytes()
 }
 
 /// Unless `is_exact`, the prompt has at least this many tokens.
 pub fn context_overflow(prompt: usize, is_exact: bool, context: usize) -> Vec<u8> {
     let at_least = if is_exact { "" } else { "at least " };
     let message = format!("The prompt has {at_least}{prompt} tokens; the available context size is {context} tokens.");
-    let error = ErrorObject::new(CONTEXT_OVERFLOW_TYPE, &message);
-    ErrorObject { n_prompt_tokens: Some(prompt), n_ctx: Some(context), ..error }.into_json()
-}
-
-#[derive(Serialize)]
-struct Envelope<'a> {
-    error: ErrorObject<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorObject<'a> {
-    r#type: &'static str,
-    message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    n_prompt_tokens: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    n_ctx: Option<usize>,
-}
-
-impl<'a> ErrorObject<'a> {
-    fn new(r#type: &'static str, message: &'a str) -> Self {
-        Self { r#type, message, n_prompt_tokens: None, n_ctx: None }
-    }
-
-    fn into_json(self) -> Vec<u8> {
-        let capacity = 128 + self.message.len();
-        to_bytes(&Envelope { error: self }, capacity)
-    }
+    let error = json!({
+        "type": CONTEXT_OVERFLOW_TYPE,
+        "message": message,
+        "n_prompt_tokens": prompt,
+        "n_ctx": context,
+    });
+    json!({ "error": error }).to_string().into_bytes()
 }
 
 #[cfg(test)]

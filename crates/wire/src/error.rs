@@ -1,9 +1,7 @@
 //! The table of errors: code, status and message for the caller. Causes are logged elsewhere, and never shown.
 
 use chat::RequestId;
-use serde::Serialize;
-
-use crate::json::to_bytes;
+use serde_json::json;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
@@ -50,14 +48,7 @@ impl ErrorCode {
 
     /// Whether it is useful to send the same request again.
     pub fn is_transient(self) -> bool {
-        match self {
-            Self::InvalidRequest
-            | Self::InvalidApiKey
-            | Self::InsufficientPermission
-            | Self::NotFound
-            | Self::PayloadTooLarge => false,
-            Self::InferenceError | Self::SearchUnavailable | Self::ServiceUnavailable => true,
-        }
+        self.status() >= 500
     }
 
     fn row(self) -> (u16, &'static str, &'static str) {
@@ -85,19 +76,6 @@ impl ErrorCode {
 }
 
 pub fn envelope(code: ErrorCode, message: &str, request_id: RequestId) -> Vec<u8> {
-    let request_id = request_id.to_string();
-    let error = ErrorObject { code: code.as_str(), message, request_id: &request_id };
-    to_bytes(&Envelope { error }, 128 + message.len())
-}
-
-#[derive(Serialize)]
-struct Envelope<'a> {
-    error: ErrorObject<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorObject<'a> {
-    code: &'static str,
-    message: &'a str,
-    request_id: &'a str,
+    let error = json!({ "code": code.as_str(), "message": message, "request_id": request_id.to_string() });
+    json!({ "error": error }).to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! JSON values with the order and the duplicates of members, so that a parser can refuse duplicates.
+//! JSON values of callers, with the order and the duplicates of members, so that a parser can refuse duplicates.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -37,27 +37,6 @@ impl<'a> Json<'a> {
             Self::Object(_) => "an object",
         }
     }
-
-    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
-        match self {
-            Self::Object(members) => members.iter().find(|(member, _)| member == name).map(|(_, value)| value),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn as_str(&self) -> Option<&str> {
-        match self {
-            Self::String(text) => Some(text),
-            _ => None,
-        }
-    }
-}
-
-/// Serializes one of our types, which cannot fail. The capacity is an estimate that avoids reallocations.
-pub(crate) fn to_bytes(value: &impl Serialize, capacity: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(capacity);
-    serde_json::to_writer(&mut bytes, value).expect("our own types always serialize, and Vec writes never fail");
-    bytes
 }
 
 /// Writes the JSON of every request in pieces, which is faster than a serializer call per name, quote and comma.

@@ -17,5 +17,5 @@ mod response;
 pub mod runtime;
 
 pub use error::{ErrorCode, envelope};
-pub use request::{MAX_BODY_BYTES, RequestError, parse_request};
+pub use request::{MAX_BODY_BYTES, MESSAGE_MEMBERS, REQUEST_MEMBERS, RequestError, parse_request};
 pub use response::completion;

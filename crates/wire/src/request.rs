@@ -11,8 +11,8 @@ use crate::json::Json;
 pub const MAX_BODY_BYTES: usize = 262_144;
 
 /// Accepted members, in the order in which they are checked.
-pub(crate) const REQUEST_MEMBERS: [&str; 4] = ["model", "messages", "temperature", "max_tokens"];
-pub(crate) const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
+pub const REQUEST_MEMBERS: [&str; 4] = ["model", "messages", "temperature", "max_tokens"];
+pub const MESSAGE_MEMBERS: [&str; 2] = ["role", "content"];
 
 /// Displays as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

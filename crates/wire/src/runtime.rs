@@ -4,11 +4,12 @@
 use std::borrow::Cow;
 
 use chat::{ChatRequest, Completion, FinishReason, TokenUsage};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde_json::Value;
 use serde_json::error::Category;
 
 use crate::engine;
-use crate::json::{Json, JsonWriter};
+use crate::json::JsonWriter;
 
 /// `model` is the name under which the runtime serves it.
 pub fn request(request: &ChatRequest, model: &str) -> Vec<u8> {
@@ -50,7 +51,8 @@ pub fn parse_completion(body: &[u8]) -> Result<Completion, ResponseError> {
         _ => FinishReason::Stop,
     };
     let UsageBody { prompt_tokens, completion_tokens, total_tokens } = response.usage.unwrap_or_default();
-    let usage = TokenUsage { prompt: prompt_tokens.0, completion: completion_tokens.0, total: total_tokens.0 };
+    let [prompt, completion, total] = [prompt_tokens, completion_tokens, total_tokens].map(|count| token_count(&count));
+    let usage = TokenUsage { prompt, completion, total };
     Ok(Completion { text: choice.message.content.unwrap_or_default().into_owned(), finish_reason, usage })
 }
 
@@ -79,36 +81,25 @@ struct ChoiceMessage<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct UsageBody {
-    prompt_tokens: TokenCount,
-    completion_tokens: TokenCount,
-    total_tokens: TokenCount,
+    prompt_tokens: Value,
+    completion_tokens: Value,
+    total_tokens: Value,
 }
 
 /// `None` for anything but a plausible count.
-#[derive(Default)]
-struct TokenCount(Option<u32>);
-
-impl<'de> Deserialize<'de> for TokenCount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match Json::deserialize(deserializer)? {
-            Json::Integer(count) => u32::try_from(count).ok(),
-            _ => None,
-        }))
-    }
+fn token_count(count: &Value) -> Option<u32> {
+    count.as_u64().and_then(|count| u32::try_from(count).ok())
 }
 
 /// The first model in a runtime's `/models`.
 pub fn parse_first_model(body: &[u8]) -> Option<Model> {
-    let document = Json::parse(body).ok()?;
-    let Json::Array(models) = document.get("data")? else { return None };
-    let model = models.first()?;
-    let context = match (model.get("max_model_len"), model.get("meta").and_then(|meta| meta.get("n_ctx"))) {
-        (Some(Json::Integer(tokens)), _) | (_, Some(Json::Integer(tokens))) => usize::try_from(*tokens).ok(),
-        _ => None,
-    };
-    let is_ours = model.get("owned_by").and_then(Json::as_str) == Some(engine::OWNER);
-    let device = model.get("device").and_then(Json::as_str).map(str::to_owned).filter(|_| is_ours);
-    Some(Model { name: model.get("id")?.as_str()?.to_owned(), context, is_ours, device })
+    let document: Value = serde_json::from_slice(body).ok()?;
+    let model = document["data"].get(0)?;
+    let context = model["max_model_len"].as_u64().or_else(|| model["meta"]["n_ctx"].as_u64());
+    let context = context.and_then(|tokens| usize::try_from(tokens).ok());
+    let is_ours = model["owned_by"] == engine::OWNER;
+    let device = model["device"].as_str().map(str::to_owned).filter(|_| is_ours);
+    Some(Model { name: model["id"].as_str()?.to_owned(), context, is_ours, device })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,9 +115,8 @@ pub struct Model {
 
 /// Whether an error reports that the runtime had no capacity, as our own engine does, and so did no work.
 pub fn is_no_capacity(body: &[u8]) -> bool {
-    let document = Json::parse(body).ok();
-    let kind = document.as_ref().and_then(|document| document.get("error")?.get("type")?.as_str());
-    kind == Some(engine::NO_CAPACITY_TYPE)
+    let document = serde_json::from_slice::<Value>(body);
+    document.is_ok_and(|document| document["error"]["type"] == engine::NO_CAPACITY_TYPE)
 }
 
 /// A prompt that does not fit the model's context. In tokens, if the runtime reports them.
@@ -141,12 +131,11 @@ pub struct ContextOverflow {
 /// Parses a runtime's 400 or 422 about the context's size. Recognises the wordings of llama.cpp's server, vLLM, SGLang,
 /// TGI and OpenAI, and takes only the two numbers from them.
 pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
-    let document = Json::parse(body).ok()?;
-    let error = document.get("error");
-    let details = error.filter(|error| matches!(error, Json::Object(_))).unwrap_or(&document);
-    let message = [details.get("message"), error, document.get("detail")].into_iter().flatten().find_map(Json::as_str);
+    let document: Value = serde_json::from_slice(body).ok()?;
+    let error = &document["error"];
+    let details = if error.is_object() { error } else { &document };
+    let message = [&details["message"], error, &document["detail"]].into_iter().find_map(Value::as_str);
     let message = message.unwrap_or_default();
-    let says = |name, expected: &str| details.get(name).and_then(Json::as_str) == Some(expected);
 
     const WORDINGS: [&str; 6] = [
         "maximum context length",
@@ -156,22 +145,18 @@ pub fn parse_context_overflow(body: &[u8]) -> Option<ContextOverflow> {
         "`inputs` must have less than",
         "maximum model length",
     ];
-    let recognised = says("type", engine::CONTEXT_OVERFLOW_TYPE)
-        || says("code", "context_length_exceeded")
+    let recognised = details["type"] == engine::CONTEXT_OVERFLOW_TYPE
+        || details["code"] == "context_length_exceeded"
         || WORDINGS.iter().any(|wording| message.contains(wording));
     if !recognised {
         return None;
     }
-    let count = |name| match details.get(name) {
-        Some(Json::Integer(number)) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    let context = count("n_ctx").or_else(|| {
+    let context = details["n_ctx"].as_u64().or_else(|| {
         let before =
             ["context length is ", "context size (", "context length (", "must be <= ", "less than ", "length of "];
         before.iter().find_map(|phrase| number_after(message, phrase))
     });
-    let prompt = count("n_prompt_tokens").or_else(|| {
+    let prompt = details["n_prompt_tokens"].as_u64().or_else(|| {
         let after = [" in the messages", " input tokens", " `inputs` tokens", " prompt tokens"];
         let before = ["request (", "input (", "resulted in ", "Given: "];
         let behind = after.iter().find_map(|phrase| number_before(message, phrase));

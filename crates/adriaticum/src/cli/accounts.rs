@@ -6,7 +6,8 @@ use chat::KeyName;
 use clap::Subcommand;
 use store::{Email, PersonName, Role};
 
-use super::values::{lifetime, on_or_off};
+use super::values::lifetime;
+use crate::settings::on_or_off;
 
 #[derive(Subcommand)]
 pub(crate) enum AccountsCommand {

@@ -1,12 +1,15 @@
 //! `adriaticum keys`.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::time::Duration;
 
 use chat::{ApiKey, KeyId, KeyName};
 use clap::Subcommand;
 use store::{Email, KeyNote, Limit, LimitKind, Project};
 
-use super::values::{duration, key_id, lifetime, on_or_off};
+use super::values::{duration, key_id, lifetime};
+use crate::settings::on_or_off;
 
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
@@ -66,20 +69,20 @@ pub(crate) enum KeysCommand {
         #[arg(value_parser = key_id)]
         id: KeyId,
         /// New lifetime from now on, such as `30d`, or `never`.
-        #[arg(long, value_name = "TIME", value_parser = lifetime_or_never)]
-        expires: Option<Lifetime>,
+        #[arg(long, value_name = "TIME", value_parser = |text: &str| OrNone::parse(text, "never", lifetime))]
+        expires: Option<OrNone<Duration>>,
         /// Permission for completions: on or off.
         #[arg(long, value_name = "ON-OR-OFF", value_parser = on_or_off)]
         completions: Option<bool>,
         /// E-mail address of the new owner, or `nobody`.
-        #[arg(long, value_name = "EMAIL", value_parser = owner)]
-        owner: Option<NewOwner>,
+        #[arg(long, value_name = "EMAIL", value_parser = |text: &str| OrNone::parse(text, "nobody", Email::from_str))]
+        owner: Option<OrNone<Email>>,
         /// A note about the key.
         #[arg(long, value_name = "TEXT", value_parser = KeyNote::parse)]
         note: Option<KeyNote>,
         /// Label by which usage is grouped and priced, or `none`.
-        #[arg(long, value_name = "NAME", value_parser = project_or_none)]
-        project: Option<ProjectOrNone>,
+        #[arg(long, value_name = "NAME", value_parser = |text: &str| OrNone::parse(text, "none", Project::parse))]
+        project: Option<OrNone<Project>>,
     },
     /// Revokes a key: the next request with it is refused.
     Revoke {
@@ -89,40 +92,16 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// A key's lifetime from now on.
+/// A value, or the word for none. Not an `Option`, which clap takes for a flag that may be left out.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Lifetime {
-    Never,
-    After(Duration),
-}
+pub(crate) struct OrNone<T>(pub(crate) Option<T>);
 
-fn lifetime_or_never(text: &str) -> Result<Lifetime, String> {
-    match text {
-        "never" => Ok(Lifetime::Never),
-        _ => lifetime(text).map(Lifetime::After),
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum NewOwner {
-    Nobody,
-    Person(Email),
-}
-
-fn owner(text: &str) -> Result<NewOwner, String> {
-    match text {
-        "nobody" => Ok(NewOwner::Nobody),
-        _ => text.parse().map(NewOwner::Person).map_err(|error: store::EmailError| error.to_string()),
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct ProjectOrNone(pub(crate) Option<Project>);
-
-fn project_or_none(text: &str) -> Result<ProjectOrNone, String> {
-    match text {
-        "none" => Ok(ProjectOrNone(None)),
-        _ => Project::parse(text).map(|project| ProjectOrNone(Some(project))).map_err(|error| error.to_string()),
+impl<T> OrNone<T> {
+    fn parse<E: Display>(text: &str, none: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Self, String> {
+        if text == none {
+            return Ok(Self(None));
+        }
+        parse(text).map(|value| Self(Some(value))).map_err(|error| error.to_string())
     }
 }
 

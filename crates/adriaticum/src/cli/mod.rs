@@ -15,7 +15,7 @@ use clap_complete::Shell;
 use store::PostgresUrl;
 
 pub(crate) use self::accounts::AccountsCommand;
-pub(crate) use self::keys::{KeyOrId, KeysCommand, Lifetime, NewOwner, ProjectOrNone};
+pub(crate) use self::keys::{KeyOrId, KeysCommand, OrNone};
 pub(crate) use self::limits::{LimitScope, LimitsCommand};
 pub(crate) use self::prices::{PriceOf, PricesCommand};
 pub(crate) use self::usage::{Month, UsageOptions};
@@ -156,7 +156,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct MigrateOptions {
     /// PostgreSQL database, such as postgres://USER:PASSWORD@HOST/NAME. It must be empty, or an unused copy.
-    #[arg(long, value_name = "URL", value_parser = postgres_url)]
+    #[arg(long, value_name = "URL")]
     pub(crate) to: PostgresUrl,
     /// SQLite file; defaults to the setting `database_url`.
     #[arg(long, value_name = "FILE")]
@@ -290,11 +290,4 @@ pub(crate) enum GroundingCommand {
 fn name_and_value(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once('=').ok_or("it must be NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
-fn postgres_url(text: &str) -> Result<PostgresUrl, String> {
-    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
-        return Err("it must begin with postgres://".into());
-    }
-    text.parse().map_err(|error: store::PostgresUrlError| error.to_string())
 }

@@ -22,7 +22,3 @@ pub(super) fn key_id(text: &str) -> Result<KeyId, &'static str> {
     text.parse()
         .map_err(|_| "a key's public id is the 12 letters and digits after `adria_`; see `adriaticum keys list`")
 }
-
-pub(super) fn on_or_off(text: &str) -> Result<bool, String> {
-    crate::settings::on_or_off(text)
-}

@@ -1,7 +1,10 @@
 //! A short catalogue of models that answer well for their size. `model fetch` takes their names.
 
+use std::sync::LazyLock;
+
 use indicatif::DecimalBytes;
-use serde::Serialize;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::hub::HubPath;
 use crate::error::CliError;
@@ -15,7 +18,7 @@ const MEMORY_OF_PROGRAM: u64 = 450_000_000;
 /// Of the free memory; the rest is for requests and the file cache.
 const USABLE_MEMORY: f64 = 0.9;
 
-#[derive(Serialize)]
+#[derive(Deserialize)]
 pub(super) struct CatalogueModel {
     pub(super) name: &'static str,
     parameters: &'static str,
@@ -23,68 +26,11 @@ pub(super) struct CatalogueModel {
     licence: &'static str,
     good_for: &'static str,
     /// A file on the Hugging Face hub. `None` is the default model.
-    #[serde(skip)]
     path: Option<&'static str>,
 }
 
-pub(super) const CATALOGUE: &[CatalogueModel] = &[
-    CatalogueModel {
-        name: "smollm2-135m",
-        parameters: "135M",
-        bytes: 98_362_432,
-        licence: "Apache-2.0",
-        good_for: "trying the service out; it knows little",
-        path: None,
-    },
-    CatalogueModel {
-        name: "qwen2.5-0.5b",
-        parameters: "0.5B",
-        bytes: 491_400_032,
-        licence: "Apache-2.0",
-        good_for: "short texts, simple questions",
-        path: Some("Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_k_m.gguf"),
-    },
-    CatalogueModel {
-        name: "qwen2.5-1.5b",
-        parameters: "1.5B",
-        bytes: 1_117_320_736,
-        licence: "Apache-2.0",
-        good_for: "summaries and answers from sources, on two cores",
-        path: Some("Qwen/Qwen2.5-1.5B-Instruct-GGUF/qwen2.5-1.5b-instruct-q4_k_m.gguf"),
-    },
-    CatalogueModel {
-        name: "gemma-3-4b",
-        parameters: "4B",
-        bytes: 2_490_000_000,
-        licence: "Gemma terms",
-        good_for: "a team's assistant in many languages",
-        path: Some("ggml-org/gemma-3-4b-it-GGUF/gemma-3-4b-it-Q4_K_M.gguf"),
-    },
-    CatalogueModel {
-        name: "qwen3-4b",
-        parameters: "4B",
-        bytes: 2_500_000_000,
-        licence: "Apache-2.0",
-        good_for: "a team's assistant that reasons",
-        path: Some("Qwen/Qwen3-4B-GGUF/Qwen3-4B-Q4_K_M.gguf"),
-    },
-    CatalogueModel {
-        name: "qwen3-8b",
-        parameters: "8B",
-        bytes: 5_030_000_000,
-        licence: "Apache-2.0",
-        good_for: "demanding texts and code, with 16 cores or a GPU",
-        path: Some("Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf"),
-    },
-    CatalogueModel {
-        name: "qwen3-32b",
-        parameters: "32B",
-        bytes: 19_760_000_000,
-        licence: "Apache-2.0",
-        good_for: "the best answers here, with a GPU",
-        path: Some("Qwen/Qwen3-32B-GGUF/Qwen3-32B-Q4_K_M.gguf"),
-    },
-];
+pub(super) static CATALOGUE: LazyLock<Vec<CatalogueModel>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("catalogue.json")).expect("a test reads the catalogue"));
 
 impl CatalogueModel {
     pub(super) fn find(name: &str) -> Result<&'static Self, CliError> {
@@ -111,29 +57,28 @@ impl CatalogueModel {
     fn fits(&self, memory: u64) -> bool {
         self.memory() as f64 <= memory as f64 * USABLE_MEMORY
     }
-}
 
-#[derive(Serialize)]
-struct ListedModel<'a> {
-    #[serde(flatten)]
-    entry: &'a CatalogueModel,
-    memory: u64,
-    fits: bool,
+    fn as_json(&self, free_memory: u64) -> Value {
+        json!({
+            "name": self.name,
+            "parameters": self.parameters,
+            "bytes": self.bytes,
+            "licence": self.licence,
+            "good_for": self.good_for,
+            "memory": self.memory(),
+            "fits": self.fits(free_memory),
+        })
+    }
 }
 
 /// Lists the catalogue, and whether each model fits into the free memory of this machine.
 pub(super) fn list(json: bool) -> Result<(), CliError> {
     let free = engine::free_memory();
     if json {
-        let entry = |entry| ListedModel {
-            entry,
-            memory: CatalogueModel::memory(entry),
-            fits: CatalogueModel::fits(entry, free),
-        };
-        return print_json(&CATALOGUE.iter().map(entry).collect::<Vec<_>>());
+        return print_json(&CATALOGUE.iter().map(|entry| entry.as_json(free)).collect::<Vec<_>>());
     }
     let mut table = Table::new(&["NAME", ">PARAMETERS", ">DOWNLOAD", ">MEMORY", "FITS", "LICENCE", "GOOD FOR"]);
-    for entry in CATALOGUE {
+    for entry in CATALOGUE.iter() {
         table.row([
             entry.name.to_owned(),
             entry.parameters.to_owned(),

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
 use reqwest::Url;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::CliError;
 
@@ -49,20 +49,11 @@ pub(super) fn locate(
             line.map_or_else(|| output.status.to_string(), |line| line.trim_start_matches("ERROR: ").to_owned());
         return Err(failed(package, version, &reason, alternative));
     }
-    Err(CliError::new(match too_old {
-        true => {
-            format!(
-                "{package} is downloaded with pip, and pip is older than 22.2. Upgrade it (python3 -m pip install --upgrade \
-                 pip){alternative}."
-            )
-        }
-        false => {
-            format!(
-                "{package} is downloaded with pip, which is not installed. Install it (on Debian: apt install \
-                 python3-pip){alternative}."
-            )
-        }
-    }))
+    let problem = match too_old {
+        true => "and pip is older than 22.2. Upgrade it (python3 -m pip install --upgrade pip)",
+        false => "which is not installed. Install it (on Debian: apt install python3-pip)",
+    };
+    Err(CliError::new(format!("{package} is downloaded with pip, {problem}{alternative}.")))
 }
 
 fn failed(package: &str, version: &str, reason: &str, alternative: &str) -> CliError {
@@ -73,21 +64,10 @@ fn failed(package: &str, version: &str, reason: &str, alternative: &str) -> CliE
 }
 
 fn parse(report: &[u8]) -> Result<Url, &'static str> {
-    #[derive(Deserialize)]
-    struct Report {
-        install: Vec<Install>,
-    }
-    #[derive(Deserialize)]
-    struct Install {
-        download_info: Download,
-    }
-    #[derive(Deserialize)]
-    struct Download {
-        url: String,
-    }
-    let report: Report = serde_json::from_slice(report).map_err(|_| "its report cannot be read")?;
-    let install = report.install.into_iter().next().ok_or("its report is empty")?;
-    Url::parse(&install.download_info.url).map_err(|_| "its report has no valid URL")
+    let report: Value = serde_json::from_slice(report).map_err(|_| "its report cannot be read")?;
+    let install = report["install"].get(0).ok_or("its report is empty")?;
+    let url = install["download_info"]["url"].as_str().and_then(|url| Url::parse(url).ok());
+    url.ok_or("its report has no valid URL")
 }
 
 #[cfg(test)]

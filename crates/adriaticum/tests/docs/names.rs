@@ -100,7 +100,7 @@ fn every_column_of_the_requests_export_is_described() {
     let table = text.split("The columns of requests,").nth(1).unwrap();
     let rows = table.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').nth(1).unwrap());
     let described: Vec<_> = rows.flat_map(|names| names.split(',')).map(|name| name.trim().trim_matches('`')).collect();
-    assert_eq!(described, format::RequestRow::COLUMNS_WITH_KEY_NAME);
+    assert_eq!(described, format::REQUEST_COLUMNS);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The audit log: its filters, its pages and its export.
 
-use format::{AUDIT_COLUMNS, AuditRow, Phrase, sentence};
+use format::{AUDIT_COLUMNS, Phrase, audit_row, csv_cells, sentence};
 use http::StatusCode;
 use maud::{Markup, html};
 use serde::Serialize;
@@ -51,11 +51,11 @@ impl Export for AuditQuery {
     }
 
     fn csv(row: &AuditRecord) -> impl Serialize {
-        AuditRow::for_csv(row)
+        csv_cells(&audit_row(row), &AUDIT_COLUMNS)
     }
 
     fn json(row: &AuditRecord) -> impl Serialize {
-        AuditRow::for_json(row)
+        audit_row(row)
     }
 }
 

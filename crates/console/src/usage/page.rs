@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use chat::KeyId;
-use format::{Group, GroupReport, GroupRow, amount, number, percent};
+use format::{Group, GroupRow, amount, group_report, number, percent};
 use http::StatusCode;
 use maud::{Markup, html};
 use store::{AccountId, Measured, Period, Phase, Step, UsageQuery, UsageReport};
@@ -80,7 +80,7 @@ pub(crate) async fn export(user: &SignedIn<'_>, query: &Fields, format: Format) 
             csv(Some(&columns), GroupRow::all(&report, group).iter().map(|row| row.cells(report.currency)))
         }
         Format::Json => {
-            let mut text = serde_json::to_vec_pretty(&GroupReport::new(&report, group));
+            let mut text = serde_json::to_vec_pretty(&group_report(&report, group));
             text.iter_mut().for_each(|text| text.push(b'\n'));
             text.map_err(|_| ConsoleError::Internal)?
         }

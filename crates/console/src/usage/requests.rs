@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chat::{FinishReason, RequestId, Timestamp};
-use format::{RequestRow, number};
+use format::{REQUEST_COLUMNS, csv_cells, number, request_row};
 use http::StatusCode;
 use maud::{Markup, html};
 use serde::Serialize;
@@ -67,7 +67,7 @@ impl Filter {
 
 impl Export for Filter {
     const NAME: &'static str = "requests";
-    const COLUMNS: &'static [&'static str] = &RequestRow::COLUMNS_WITH_KEY_NAME;
+    const COLUMNS: &'static [&'static str] = &REQUEST_COLUMNS;
     type Row = RecordedRequest;
     type Position = RequestId;
 
@@ -95,11 +95,11 @@ impl Export for Filter {
     }
 
     fn csv(row: &RecordedRequest) -> impl Serialize {
-        RequestRow::for_csv(row)
+        csv_cells(&request_row(row), &REQUEST_COLUMNS)
     }
 
     fn json(row: &RecordedRequest) -> impl Serialize {
-        RequestRow::with_key_name(row)
+        request_row(row)
     }
 }
 

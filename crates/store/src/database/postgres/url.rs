@@ -50,6 +50,9 @@ impl FromStr for PostgresUrl {
     type Err = PostgresUrlError;
 
     fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err(PostgresUrlError("it must begin with postgres://".into()));
+        }
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
         let authority = place.split_once("://").map_or(place, |(_, rest)| rest.split('/').next().unwrap_or(rest));
         if authority.matches('@').count() > 1 {
