@@ -75,7 +75,8 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
                 if failing_since.is_none() {
                     tracing::warn!(cause = %error, "rows could not be added to the sums; retrying twice a second");
                 }
-                counters.set_fold_lag(failing_since.get_or_insert_with(Instant::now).elapsed());
+                let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
+                counters.stats.lock().fold_lag_seconds = failing_for.as_secs_f64();
                 INTERVAL
             }
         };

@@ -166,7 +166,7 @@ impl Pruner {
             watch.stored = time;
         }
         store_clock.set_floor(watch.clock.floor());
-        counters.set_clock_disagreement(watch.clock.disagreement_seconds());
+        counters.stats.lock().clock_disagreement_seconds = watch.clock.disagreement_seconds();
         let agreed = watch.clock.agreed();
         if watch.clock.is_disputed() != self.disputed {
             self.disputed = !self.disputed;

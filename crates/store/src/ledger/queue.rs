@@ -118,7 +118,7 @@ impl Ledger {
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
             self.counters.rows_dequeued(1);
-            self.counters.rows_lost(1);
+            self.counters.stats.lock().not_recorded += 1;
             match refused {
                 TrySendError::Full(_) => RecordError::QueueFull,
                 TrySendError::Disconnected(_) => RecordError::Stopped,

@@ -139,7 +139,7 @@ impl Writer {
     /// is unhealthy until a test write succeeds on another connection.
     fn recover(&mut self, panic: &(dyn Any + Send)) {
         self.health.commit_finished(false);
-        self.counters.panicked();
+        self.counters.stats.lock().panics += 1;
         if self.health.set_failing() {
             let (cause, rows) = (panic_message(panic), self.group.len());
             tracing::error!(cause, rows, "the ledger's writer panicked: completions are refused until it writes again");
@@ -152,7 +152,10 @@ impl Writer {
     /// Replies to every request in the group that its row may not have been committed.
     fn fail_group(&mut self) {
         if !self.group.is_empty() {
-            self.counters.commit_failed(self.group.len());
+            let mut stats = self.counters.stats.lock();
+            stats.failed_commits += 1;
+            stats.not_recorded += self.group.len() as u64;
+            drop(stats);
             let mut replies = Replies::default();
             self.group
                 .drain(..)
@@ -183,7 +186,7 @@ impl Writer {
             }
         };
         self.counters.committed(self.group.len(), began.elapsed());
-        self.counters.rows_lost(committed.refused.len());
+        self.counters.stats.lock().not_recorded += committed.refused.len() as u64;
         self.fold.rows_committed(self.group.len() - committed.refused.len());
         let persisted_at_micros = self.clock.now_micros();
         let mut replies = Replies::default();
@@ -214,7 +217,7 @@ impl Writer {
                 self.fold.done(&backlog.unwrap_or_default());
             }
             Err(failure) => {
-                self.counters.set_fold_lag(self.fold.lag());
+                self.counters.stats.lock().fold_lag_seconds = self.fold.lag().as_secs_f64();
                 let is_first = self.fold.postpone();
                 if !can_write {
                     self.mark_failing(failure);
