@@ -180,7 +180,7 @@ pub struct AuditRow<Details> {
     actor: String,
     /// The action's name, which stays the same in later versions.
     action: String,
-    subject_kind: &'static str,
+    subject_kind: SubjectKind,
     subject_id: String,
     subject: String,
     details: Details,
@@ -218,7 +218,7 @@ impl<Details> AuditRow<Details> {
             at: rfc3339_millis(record.at),
             actor: record.who.clone(),
             action: record.action.clone(),
-            subject_kind: record.subject.kind.as_str(),
+            subject_kind: record.subject.kind,
             subject_id: record.subject.id.clone(),
             subject: record.subject.name.clone(),
             details,

@@ -3,7 +3,7 @@
 
 use chat::Timestamp;
 
-use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, SubjectKind};
+use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, named};
 use crate::database::patterns::Patterns;
 use crate::database::snapshot::Snapshot;
 use crate::database::sql::{Row, Transaction, Value, params};
@@ -128,11 +128,7 @@ fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
         who: row.get(2)?,
         address: row.get(3)?,
         action: row.get(4)?,
-        subject: AuditSubject {
-            kind: SubjectKind::parse(&row.get::<String>(5)?).ok_or(StoreError::Corrupt("subject"))?,
-            id: row.get(6)?,
-            name: row.get(7)?,
-        },
+        subject: AuditSubject { kind: named(&row.get::<String>(5)?, "subject")?, id: row.get(6)?, name: row.get(7)? },
         details: row.get(8)?,
     })
 }
@@ -194,7 +190,8 @@ impl Transaction<'_> {
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         let (now, (action, details)) = (self.now(), action.to_columns());
         let AuditSubject { kind, id, name } = subject;
-        self.execute(line, params![now, who, address, &*action, kind.as_str(), &**id, &**name, &*details]).await?;
+        let kind = kind.to_string();
+        self.execute(line, params![now, who, address, &*action, &*kind, &**id, &**name, &*details]).await?;
         Ok(())
     }
 }
