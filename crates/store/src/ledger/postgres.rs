@@ -9,7 +9,7 @@ use std::time::Instant;
 use chat::{RequestId, Timestamp};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient, Row, Statement};
+use tokio_postgres::{Client, GenericClient, Row};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -33,54 +33,30 @@ const PRUNE_BATCH_ROWS: i64 = 500;
 pub(crate) struct PostgresLedger {
     server: Server,
     clock: Arc<StoreClock>,
-    open: Option<LedgerConnection>,
+    session: Option<Session>,
     /// The last day that was logged as having no partition.
     day_without_partition: Option<u64>,
     /// The slot of `spending` in which this replica counts.
     slot: i64,
 }
 
-struct LedgerConnection {
-    client: Session,
-    insert: Statement,
-}
-
 impl PostgresLedger {
     pub(crate) fn new(server: Server, clock: Arc<StoreClock>) -> Self {
-        Self { server, clock, open: None, day_without_partition: None, slot: choose_slot() }
+        Self { server, clock, session: None, day_without_partition: None, slot: choose_slot() }
     }
 
-    /// Runs `run` on the connection, after reconnecting if there is none. After any failure the connection is closed, and
-    /// the server rolls back.
-    fn with<T>(
-        &mut self,
-        run: impl AsyncFnOnce(&mut LedgerConnection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let server = self.server.clone();
-        let result = server.block_on(async {
-            let limited = tokio::time::timeout(server.timeout(), async {
-                let open = match self.open.take() {
-                    Some(open) if !open.client.is_closed() => open,
-                    _ => LedgerConnection::new(&server).await?,
-                };
-                run(self.open.insert(open)).await
-            });
-            limited.await.unwrap_or(Err(StoreError::TimedOut))
-        });
-        if result.is_err() {
-            self.open = None;
-        }
-        result
+    fn with<T>(&mut self, run: impl AsyncFnOnce(&mut Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.server.block_on(self.server.with(&mut self.session, run))
     }
 
     fn commit_rows(&mut self, rows: &[&QueuedRow]) -> Result<Option<CommitId>, StoreError> {
         let (commit, slot) = (CommitId::new(self.clock.now_micros()), self.slot);
-        let first = self.with(async |open| open.commit(commit, slot, rows).await);
+        let first = self.with(async |session| self::commit(session, commit, slot, rows).await);
         match first {
             Err(error) if is_transient(&error) => {
                 tracing::info!(cause = %error, "retrying the commit of the ledger on a new connection");
                 let commit = CommitId::new(self.clock.now_micros());
-                self.with(async |open| open.commit(commit, slot, rows).await)
+                self.with(async |session| self::commit(session, commit, slot, rows).await)
             }
             other => other,
         }
@@ -120,36 +96,36 @@ impl LedgerBackend for PostgresLedger {
         if commits.is_empty() {
             return Ok(None);
         }
-        let stored = self.with(async |open| {
+        let stored = self.with(async |session| {
             let store = "INSERT INTO commits (id, persisted_at_us) SELECT * FROM unnest($1::bigint[], $2::bigint[])
                 ON CONFLICT DO NOTHING";
             let parameters = [(&commits as _, Type::INT8_ARRAY), (&persisted as _, Type::INT8_ARRAY)];
-            Ok(open.client.execute_typed(store, &parameters).await?)
+            Ok(session.execute_typed(store, &parameters).await?)
         });
         stored.map(|_| None).map_err(|error| CommitError(error.to_string()))
     }
 
     fn probe(&mut self) -> Result<(), CommitError> {
-        let written = self.with(async |open| {
+        let written = self.with(async |session| {
             let filler = vec![0_u8; PROBE_BYTES];
             let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
-            Ok(open.client.execute_typed(write, &[bytes(&filler)]).await?)
+            Ok(session.execute_typed(write, &[bytes(&filler)]).await?)
         });
         written.map(drop).map_err(|error| CommitError(error.to_string()))
     }
 
     fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
         let clock = self.clock.clone();
-        let read = self.with(async |open| {
+        let read = self.with(async |session| {
             let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT time FROM retention_clock)";
             let asked = Instant::now();
-            let row = open.client.query_typed_one(read, &[]).await?;
+            let row = session.query_typed_one(read, &[]).await?;
             let (server, stored) = (count(&row, 0)?, count_if_any(&row, 1)?.map(Timestamp::from_millis));
             clock.correct(server, asked, Instant::now());
             let newest_row = match stored {
                 Some(_) => None,
-                None => open.client.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
+                None => session.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
             };
             let newest_row = newest_row.map(|row| request_id(&row)).transpose()?.map(RequestId::timestamp);
             Ok(ClockReading { clock: Timestamp::from_micros(server), stored, newest_row })
@@ -159,20 +135,20 @@ impl LedgerBackend for PostgresLedger {
 
     fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
         let [before, time] = [before, Some(time)].map(|time| time.map(|time| signed(time.as_millis())));
-        let stored = self.with(async |open| {
+        let stored = self.with(async |session| {
             let store = "INSERT INTO retention_clock AS stored VALUES (1, $2)
                 ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE stored.time = $1";
-            Ok(open.client.execute_typed(store, &[number(&before), number(&time)]).await?)
+            Ok(session.execute_typed(store, &[number(&before), number(&time)]).await?)
         });
         stored.map(drop).map_err(|error| CommitError(error.to_string()))
     }
 
     fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
-        let deleted = self.with(async |open| {
+        let deleted = self.with(async |session| {
             for (delete, times) in due.ended() {
                 let times: Vec<i64> = times.into_iter().map(|time| signed(time.as_millis())).collect();
                 let parameters: Vec<_> = times.iter().map(number).collect();
-                open.client.execute_typed(delete, &parameters).await?;
+                session.execute_typed(delete, &parameters).await?;
             }
             Ok(())
         });
@@ -181,9 +157,9 @@ impl LedgerBackend for PostgresLedger {
 
     fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
         let mut left_out = None;
-        let pruned = self.with(async |open| {
-            left_out = create_coming_partitions(&mut open.client, due.clock.as_millis() / DAY_MILLIS).await?;
-            prune(&mut open.client, due).await
+        let pruned = self.with(async |session| {
+            left_out = create_coming_partitions(session, due.clock.as_millis() / DAY_MILLIS).await?;
+            prune(session, due).await
         });
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
             tracing::warn!(day, "this day gets no partition: the default one already holds many of its rows");
@@ -192,11 +168,11 @@ impl LedgerBackend for PostgresLedger {
     }
 
     fn disconnect(&mut self) {
-        self.open = None;
+        self.session = None;
     }
 
     fn close(&mut self) {
-        self.open = None;
+        self.session = None;
     }
 }
 
@@ -239,32 +215,24 @@ fn request_id(row: &Row) -> Result<RequestId, StoreError> {
     Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()))
 }
 
-impl LedgerConnection {
-    async fn new(server: &Server) -> Result<Self, StoreError> {
-        let client = server.connect().await?;
-        Ok(Self { insert: client.prepare(INSERT).await?, client })
+/// Commits rows under this id; `None` if there are none.
+async fn commit(
+    session: &mut Session,
+    commit: CommitId,
+    slot: i64,
+    rows: &[&QueuedRow],
+) -> Result<Option<CommitId>, StoreError> {
+    if rows.is_empty() {
+        return Ok(None);
     }
-
-    /// Commits rows under this id; `None` if there are none.
-    async fn commit(
-        &mut self,
-        commit: CommitId,
-        slot: i64,
-        rows: &[&QueuedRow],
-    ) -> Result<Option<CommitId>, StoreError> {
-        if rows.is_empty() {
-            return Ok(None);
-        }
-        let permits = rows.iter().filter_map(|row| row.permit.as_ref());
-        let reserved: Vec<Uuid> =
-            permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
-        let columns = Columns::from_entries(rows.iter().map(|row| &row.entry));
-        let number = commit.number();
-        let parameters = columns.parameters(&number, &slot, &reserved);
-        let insert = &self.insert;
-        self.client.commit(async |client| client.execute(insert, &parameters).await).await?;
-        Ok(Some(commit))
-    }
+    let permits = rows.iter().filter_map(|row| row.permit.as_ref());
+    let reserved: Vec<Uuid> = permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
+    let columns = Columns::from_entries(rows.iter().map(|row| &row.entry));
+    let number = commit.number();
+    let parameters = columns.parameters(&number, &slot, &reserved);
+    let insert = session.prepared(INSERT).await?;
+    session.commit(async |client| client.execute(&insert, &parameters).await).await?;
+    Ok(Some(commit))
 }
 
 /// A single statement, and so a transaction. Lists only rows that did not exist before, counts them against budgets, and

@@ -51,7 +51,7 @@ impl PostgresReservations {
         let task = LimitTask {
             server: server.clone(),
             clock,
-            connection: None,
+            session: None,
             held: HashMap::new(),
             ended: Vec::new(),
             is_in_use: false,
@@ -72,7 +72,7 @@ impl PostgresReservations {
 struct LimitTask {
     server: Server,
     clock: Arc<StoreClock>,
-    connection: Option<LimitConnection>,
+    session: Option<Session>,
     /// Reservations of this replica.
     held: HashMap<RequestId, Held>,
     /// Ended reservations that are still in the table.
@@ -134,7 +134,7 @@ impl LimitTask {
             Err(_elapsed) => Err(StoreError::TimedOut),
         };
         if let Err(error) = &decided {
-            self.connection = None; // the server rolls back
+            self.session = None; // the server rolls back
             tracing::warn!(cause = %error, "limits could not be shared with other replicas");
         }
         let mut decided = decided.map(Vec::into_iter);
@@ -157,7 +157,7 @@ impl LimitTask {
     /// Decides all questions in their order, and stores the granted reservations.
     async fn transact(&mut self, questions: &[Question]) -> Result<Vec<Result<(), ReserveError>>, StoreError> {
         self.connect().await?;
-        let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
+        let Some(session) = &self.session else { return Err(StoreError::TimedOut) };
         let scopes: BTreeSet<Scope> =
             questions.iter().flat_map(|question| question.limits.iter().map(|(scope, _)| scope)).collect();
         let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
@@ -172,19 +172,27 @@ impl LimitTask {
         let times: Vec<i64> = times.into_iter().collect();
         let now = self.clock.now();
         let millis = signed(now.as_millis());
-        let session = &open.session;
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
+        // Before the transaction: there they would change the order of the statements.
+        let (lock, reserved, shares, spending, insert, store_shares) = tokio::try_join!(
+            session.prepared(LOCK),
+            session.prepared(RESERVED),
+            session.prepared(SHARES),
+            session.prepared(SPENDING),
+            session.prepared(INSERT),
+            session.prepared(STORE_SHARES),
+        )?;
         // Pipelined; the server runs them one after the other, each with a separate snapshot. So the reads after the lock
         // see everything that its previous holder has committed. Reservations are read before spending: a row that is
         // committed between the two counts twice for a moment, and is never missed.
         let (_, _, reserved, shares, spending) = tokio::try_join!(
             biased;
             session.batch_execute("BEGIN"),
-            session.execute(&open.lock, &of_scopes),
-            session.query(&open.reserved, &at),
-            session.query(&open.shares, &active),
-            session.query(&open.spending, &in_periods),
+            session.execute(&lock, &of_scopes),
+            session.query(&reserved, &at),
+            session.query(&shares, &active),
+            session.query(&spending, &in_periods),
         )?;
         let mut state = read_state(&reserved, &shares)?;
         let spending = read_spending(&spending)?;
@@ -200,7 +208,7 @@ impl LimitTask {
         let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
         let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
         let shares = ShareColumns::changed(&state, questions);
-        tokio::try_join!(biased; insert(open, &granted, now), shares.store(open), async {
+        tokio::try_join!(biased; store(session, &insert, &granted, now), shares.store(session, &store_shares), async {
             Ok(session.batch_execute("COMMIT").await?)
         },)?;
         Ok(decided)
@@ -216,44 +224,49 @@ impl LimitTask {
         let now = self.clock.now();
         let renewed = async {
             self.connect().await?;
-            let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
-            insert(open, &held, now).await?;
+            let Some(session) = &self.session else { return Err(StoreError::TimedOut) };
+            store(session, &session.prepared(INSERT).await?, &held, now).await?;
             let millis = signed(now.as_millis());
-            open.session.execute_typed(DELETE_LAPSED_RESERVATIONS, &[number(&millis)]).await?;
-            open.session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
+            session.execute_typed(DELETE_LAPSED_RESERVATIONS, &[number(&millis)]).await?;
+            session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
             Ok(())
         };
         if !matches!(timeout(RESERVED_FOR, renewed).await, Ok(Ok(()))) {
-            self.connection = None;
+            self.session = None;
         }
     }
 
     /// Reservations that cannot be deleted now will expire.
     async fn delete_ended(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        if let Some(open) = &self.connection
-            && !matches!(timeout(self.server.timeout(), open.session.execute(&open.delete, &[&ended])).await, Ok(Ok(_)))
-        {
-            self.connection = None;
+        let Some(session) = &self.session else { return };
+        let delete = async { session.execute(&session.prepared(DELETE).await?, &[&ended]).await };
+        if !matches!(timeout(self.server.timeout(), delete).await, Ok(Ok(_))) {
+            self.session = None;
         }
     }
 
     /// Stores the reservations again after reconnecting, because the server may have lost them.
     async fn connect(&mut self) -> Result<(), StoreError> {
-        if self.connection.as_ref().is_some_and(|open| !open.session.is_closed()) {
+        if self.session.as_ref().is_some_and(|session| !session.is_closed()) {
             return Ok(());
         }
-        let open = LimitConnection::open(&self.server).await?;
+        let session = self.server.connect_for_prepared().await?;
         let held: Vec<_> = self.held.values().map(|held| held.reservation).collect();
         self.held.values_mut().for_each(|held| held.is_renewed = true);
-        insert(&open, &held, self.clock.now()).await?;
-        self.connection = Some(open);
+        store(&session, &session.prepared(INSERT).await?, &held, self.clock.now()).await?;
+        self.session = Some(session);
         Ok(())
     }
 }
 
 /// Stores reservations, or renews existing ones.
-async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Timestamp) -> Result<(), StoreError> {
+async fn store(
+    session: &Session,
+    insert: &Statement,
+    reservations: &[Reservation],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     if reservations.is_empty() {
         return Ok(());
     }
@@ -263,7 +276,7 @@ async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Times
         reservations.iter().map(|reservation| reservation.owner.map(|owner| owner.to_string())).collect();
     let tokens: Vec<i64> = reservations.iter().map(|reservation| signed(reservation.tokens)).collect();
     let until = signed((now + RESERVED_FOR).as_millis());
-    open.session.execute(&open.insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
+    session.execute(insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
     Ok(())
 }
 
@@ -341,10 +354,10 @@ impl ShareColumns {
         columns
     }
 
-    async fn store(&self, open: &LimitConnection) -> Result<(), StoreError> {
+    async fn store(&self, session: &Session, statement: &Statement) -> Result<(), StoreError> {
         if !self.scopes.is_empty() {
             let columns: [&Value; 5] = [&self.scopes, &self.parties, &self.rates, &self.started, &self.active];
-            open.session.execute(&open.store_shares, &columns).await?;
+            session.execute(statement, &columns).await?;
         }
         Ok(())
     }
@@ -360,33 +373,6 @@ impl ShareColumns {
 
 /// A statement's parameter.
 type Value = dyn ToSql + Sync;
-
-struct LimitConnection {
-    session: Session,
-    lock: Statement,
-    reserved: Statement,
-    shares: Statement,
-    spending: Statement,
-    insert: Statement,
-    store_shares: Statement,
-    delete: Statement,
-}
-
-impl LimitConnection {
-    async fn open(server: &Server) -> Result<Self, StoreError> {
-        let session = server.connect_for_prepared().await?;
-        let (lock, reserved, shares, spending, insert, store_shares, delete) = tokio::try_join!(
-            session.prepare(LOCK),
-            session.prepare(RESERVED),
-            session.prepare(SHARES),
-            session.prepare(SPENDING),
-            session.prepare(INSERT),
-            session.prepare(STORE_SHARES),
-            session.prepare(DELETE),
-        )?;
-        Ok(Self { session, lock, reserved, shares, spending, insert, store_shares, delete })
-    }
-}
 
 /// In a fixed order, to avoid deadlocks between replicas.
 const LOCK: &str = "SELECT 1 FROM limits WHERE scope = ANY($1) ORDER BY scope, kind FOR UPDATE";
