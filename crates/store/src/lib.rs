@@ -199,6 +199,9 @@ pub enum StoreError {
     /// After a failed fsync.
     #[error("the database file is being reopened")]
     Recovering,
+    /// Another connection has the file open.
+    #[error("the write-ahead log cannot yet be moved into the database file")]
+    LogInUse,
     #[error("the file's log cannot be written: {0}")]
     Log(#[source] std::io::Error),
     /// A power failure could lose recorded requests.

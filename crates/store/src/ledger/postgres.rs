@@ -21,7 +21,7 @@ use crate::ledger::partitions::{DAY_MILLIS, create_coming_partitions, drop_parti
 use crate::ledger::postgres_columns::{Columns, fits};
 use crate::ledger::pruning::{ClockReading, Deleted, Due};
 use crate::ledger::queue::QueuedRow;
-use crate::ledger::writer::{CommitError, Committed, LedgerBackend};
+use crate::ledger::writer::{Committed, LedgerBackend};
 use crate::limits::postgres::choose_slot;
 use crate::usage::commit_id::CommitId;
 
@@ -64,8 +64,7 @@ impl PostgresLedger {
 }
 
 impl LedgerBackend for PostgresLedger {
-    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
-        let failed = |error: StoreError| CommitError(error.to_string());
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError> {
         let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
         let rows: Vec<_> = good.iter().map(|&at| &group[at]).collect();
         let mut committed = Committed { commit: None, refused };
@@ -77,20 +76,20 @@ impl LedgerBackend for PostgresLedger {
                     match self.commit_rows(&[&group[at]]) {
                         Ok(commit) => committed.commit = commit,
                         Err(error) if is_row_error(&error) => committed.refused.push(at),
-                        Err(other) => return Err(failed(other)),
+                        Err(other) => return Err(other),
                     }
                 }
             }
             Err(error) if rows.len() == 1 && is_row_error(&error) => {
                 committed.refused = (0..group.len()).collect();
             }
-            Err(other) => return Err(failed(other)),
+            Err(other) => return Err(other),
         }
         Ok(committed)
     }
 
     /// Only stores the times: `FoldThread` adds the rows of all replicas to the sums.
-    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError> {
         let (commits, persisted): (Vec<_>, Vec<_>) =
             times.iter().map(|time| (time.commit.number(), signed(time.persisted_at_micros))).unzip();
         if commits.is_empty() {
@@ -102,21 +101,21 @@ impl LedgerBackend for PostgresLedger {
             let parameters = [(&commits as _, Type::INT8_ARRAY), (&persisted as _, Type::INT8_ARRAY)];
             Ok(session.execute_typed(store, &parameters).await?)
         });
-        stored.map(|_| None).map_err(|error| CommitError(error.to_string()))
+        stored.map(|_| None)
     }
 
-    fn probe(&mut self) -> Result<(), CommitError> {
+    fn probe(&mut self) -> Result<(), StoreError> {
         let written = self.with(async |session| {
             let filler = vec![0_u8; PROBE_BYTES];
             let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
             Ok(session.execute_typed(write, &[bytes(&filler)]).await?)
         });
-        written.map(drop).map_err(|error| CommitError(error.to_string()))
+        written.map(drop)
     }
 
-    fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+    fn read_clock(&mut self) -> Result<ClockReading, StoreError> {
         let clock = self.clock.clone();
-        let read = self.with(async |session| {
+        self.with(async |session| {
             let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT time FROM retention_clock)";
             let asked = Instant::now();
@@ -129,33 +128,31 @@ impl LedgerBackend for PostgresLedger {
             };
             let newest_row = newest_row.map(|row| request_id(&row)).transpose()?.map(RequestId::timestamp);
             Ok(ClockReading { clock: Timestamp::from_micros(server), stored, newest_row })
-        });
-        read.map_err(|error| CommitError(error.to_string()))
+        })
     }
 
-    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError> {
         let [before, time] = [before, Some(time)].map(|time| time.map(|time| signed(time.as_millis())));
         let stored = self.with(async |session| {
             let store = "INSERT INTO retention_clock AS stored VALUES (1, $2)
                 ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE stored.time = $1";
             Ok(session.execute_typed(store, &[number(&before), number(&time)]).await?)
         });
-        stored.map(drop).map_err(|error| CommitError(error.to_string()))
+        stored.map(drop)
     }
 
-    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
-        let deleted = self.with(async |session| {
+    fn delete_ended(&mut self, due: Due) -> Result<(), StoreError> {
+        self.with(async |session| {
             for (delete, times) in due.ended() {
                 let times: Vec<i64> = times.into_iter().map(|time| signed(time.as_millis())).collect();
                 let parameters: Vec<_> = times.iter().map(number).collect();
                 session.execute_typed(delete, &parameters).await?;
             }
             Ok(())
-        });
-        deleted.map_err(|error| CommitError(error.to_string()))
+        })
     }
 
-    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+    fn prune(&mut self, due: Due) -> Result<Deleted, StoreError> {
         let mut left_out = None;
         let pruned = self.with(async |session| {
             left_out = create_coming_partitions(session, due.clock.as_millis() / DAY_MILLIS).await?;
@@ -164,7 +161,7 @@ impl LedgerBackend for PostgresLedger {
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
             tracing::warn!(day, "this day gets no partition: the default one already holds many of its rows");
         }
-        pruned.map_err(|error| CommitError(error.to_string()))
+        pruned
     }
 
     fn disconnect(&mut self) {

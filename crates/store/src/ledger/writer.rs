@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::ledger::counters::LedgerCounters;
 use crate::ledger::fold::{Backlog, CommitTime};
@@ -31,24 +32,24 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// A database's part of the ledger. After a failed call, the next one reconnects if the connection is unusable.
 pub(crate) trait LedgerBackend: Send {
     /// Commits a group of rows, all or none. Rows that the database refuses do not fail the others.
-    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError>;
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError>;
 
     /// Stores when commits became durable, and adds rows to the sums; `None` if another thread adds them.
-    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError>;
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError>;
 
     /// Test write as large as a group.
-    fn probe(&mut self) -> Result<(), CommitError>;
+    fn probe(&mut self) -> Result<(), StoreError>;
 
-    fn read_clock(&mut self) -> Result<ClockReading, CommitError>;
+    fn read_clock(&mut self) -> Result<ClockReading, StoreError>;
 
     /// Stores the ledger's time, unless another process has changed it from `before`.
-    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError>;
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError>;
 
     /// Deletes sessions, links, challenges and counts that have ended. They are no longer visible.
-    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError>;
+    fn delete_ended(&mut self, due: Due) -> Result<(), StoreError>;
 
     /// Deletes a batch of the rows that are due.
-    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError>;
+    fn prune(&mut self, due: Due) -> Result<Deleted, StoreError>;
 
     /// Drops the connection, which a panic may have left in any state. The next call opens another.
     fn disconnect(&mut self);
@@ -63,10 +64,6 @@ pub(crate) struct Committed {
     /// Indexes in the group of rows that the database refused.
     pub(crate) refused: Vec<usize>,
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct CommitError(pub(crate) String);
 
 pub(crate) struct Writer {
     health: Arc<Health>,
@@ -248,7 +245,7 @@ impl Writer {
         }
     }
 
-    fn mark_failing(&self, failure: CommitError) {
+    fn mark_failing(&self, failure: StoreError) {
         if self.health.set_failing() {
             tracing::error!(cause = %failure, "the ledger cannot write: completions are refused until it can");
         }
