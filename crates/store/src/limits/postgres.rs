@@ -23,7 +23,7 @@ use crate::database::postgres::server::{Server, Session};
 use crate::database::postgres::{count, number, signed};
 use crate::limits::permit::{Keeper, Permit, Release, Reserve, ReserveError};
 use crate::limits::rate::Rate;
-use crate::limits::spending::{PeriodStarts, Spending, SpentInPeriods};
+use crate::limits::spending::{Spending, SpentInPeriods, period_starts};
 use crate::limits::state::{Reservation, ScopeState, Share, State};
 use crate::limits::table::CallerLimits;
 use crate::values::{BudgetPeriod, Scope};
@@ -161,13 +161,8 @@ impl LimitTask {
         let scopes: BTreeSet<Scope> =
             questions.iter().flat_map(|question| question.limits.iter().map(|(scope, _)| scope)).collect();
         let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
-        let starts: Vec<[Timestamp; 2]> = {
-            let mut starts = PeriodStarts::default();
-            questions
-                .iter()
-                .map(|question| starts.containing(question.permit.reservation().request.timestamp()))
-                .collect()
-        };
+        let starts: Vec<[Timestamp; 2]> =
+            questions.iter().map(|question| period_starts(question.permit.reservation().request.timestamp())).collect();
         let times: BTreeSet<i64> = starts.iter().flatten().map(|start| signed(start.as_millis())).collect();
         let times: Vec<i64> = times.into_iter().collect();
         let now = self.clock.now();
