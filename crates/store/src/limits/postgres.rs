@@ -20,8 +20,9 @@ use uuid::Uuid;
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{count, number, signed};
-use crate::limits::permit::{Keeper, Permit, Release, Reserve, ReserveError};
+use crate::database::postgres::{number, signed};
+use crate::database::sql;
+use crate::limits::permit::{Keeper, Permit, Question, Release, Reserve, ReserveError};
 use crate::limits::rate::Rate;
 use crate::limits::spending::{Spending, SpentInPeriods, period_starts};
 use crate::limits::state::{Reservation, ScopeState, Share, State};
@@ -64,7 +65,7 @@ impl PostgresReservations {
         let (reply, decided) = oneshot::channel();
         let gone = || StoreError::Unreachable("the task for limits has ended".into());
         let permit = Permit::new(reservation, Keeper::Database(self.0.clone()));
-        self.0.send(Reserve::Take { permit, limits, reply }).map_err(|_| gone())?;
+        self.0.send(Reserve::Take(Question { permit, limits, reply })).map_err(|_| gone())?;
         decided.await.unwrap_or_else(|_| Err(gone().into()))
     }
 }
@@ -87,12 +88,6 @@ struct Held {
     is_renewed: bool,
 }
 
-struct Question {
-    permit: Permit,
-    limits: CallerLimits,
-    reply: oneshot::Sender<Result<Permit, ReserveError>>,
-}
-
 impl LimitTask {
     async fn run(mut self, mut received: UnboundedReceiver<Reserve>) {
         let mut batch = Vec::new();
@@ -107,8 +102,8 @@ impl LimitTask {
             for message in batch.drain(..) {
                 match message {
                     // The caller has hung up: nothing is reserved.
-                    Reserve::Take { reply, .. } if reply.is_closed() => {}
-                    Reserve::Take { permit, limits, reply } => questions.push(Question { permit, limits, reply }),
+                    Reserve::Take(question) if question.reply.is_closed() => {}
+                    Reserve::Take(question) => questions.push(question),
                     Reserve::Release(release) => self.end(release),
                 }
             }
@@ -170,7 +165,7 @@ impl LimitTask {
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
         // Before the transaction: there they would change the order of the statements.
-        let (lock, reserved, shares, spending, insert, store_shares) = tokio::try_join!(
+        let (lock, reserved, shares, spending, insert, set_shares) = tokio::try_join!(
             session.prepared(LOCK),
             session.prepared(RESERVED),
             session.prepared(SHARES),
@@ -202,8 +197,8 @@ impl LimitTask {
         }
         let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
         let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
-        let shares = ShareColumns::changed(&state, questions);
-        tokio::try_join!(biased; store(session, &insert, &granted, now), shares.store(session, &store_shares), async {
+        let shares = changed_shares(&state, questions);
+        tokio::try_join!(biased; store(session, &insert, &granted, now), store_shares(session, &set_shares, shares), async {
             Ok(session.batch_execute("COMMIT").await?)
         },)?;
         Ok(decided)
@@ -281,24 +276,21 @@ fn id(request: RequestId) -> Uuid {
 
 fn read_state(reserved: &[Row], shares: &[Row]) -> Result<State, StoreError> {
     let mut state = State::default();
-    for row in reserved {
-        let key = row.try_get::<_, &str>(0)?.parse().map_err(|_| StoreError::Corrupt("reservation"))?;
-        let owner = row.try_get::<_, Option<&str>>(1)?.map(str::parse).transpose();
-        let owner = owner.map_err(|_| StoreError::Corrupt("reservation"))?;
-        for scope in Scope::all_of(key, owner) {
+    for row in reserved.iter().map(sql::Row::Postgres) {
+        for scope in Scope::all_of(row.get(0)?, row.get_optional(1)?) {
             let state = state.scopes.entry(scope).or_default();
-            state.requests += count(row, 2)?;
-            state.tokens += count(row, 3)?;
+            state.requests += row.get::<u64>(2)?;
+            state.tokens += row.get::<u64>(3)?;
         }
     }
-    for row in shares {
-        let state = state.scopes.entry(row.try_get::<_, &str>(0)?.parse()?).or_default();
-        let rate = Rate::from_column(count(row, 2)?);
-        match row.try_get::<_, Option<&str>>(1)? {
+    for row in shares.iter().map(sql::Row::Postgres) {
+        let state = state.scopes.entry(row.get::<String>(0)?.parse()?).or_default();
+        let rate = Rate::from_column(row.get(2)?);
+        match row.get_optional::<String>(1)? {
             None => state.rate = rate,
             Some(party) => {
-                let [started_at, active_until] = [count(row, 3)?, count(row, 4)?].map(Timestamp::from_millis);
-                state.parties.insert(party.parse()?, Share { rate, started_at, active_until });
+                let share = Share { rate, started_at: row.get(3)?, active_until: row.get(4)? };
+                state.parties.insert(party.parse()?, share);
             }
         }
     }
@@ -306,64 +298,50 @@ fn read_state(reserved: &[Row], shares: &[Row]) -> Result<State, StoreError> {
 }
 
 fn read_spending(rows: &[Row]) -> Result<HashMap<(Scope, BudgetPeriod, Timestamp), Spending>, StoreError> {
-    let read = |row: &Row| {
-        let period: &str = row.try_get(1)?;
+    let read = |row: sql::Row<'_>| {
+        let period: String = row.get(1)?;
         let period = BudgetPeriod::ALL.into_iter().find(|known| known.as_str() == period);
         let period = period.ok_or(StoreError::Corrupt("period"))?;
-        let spent = Spending { requests: count(row, 3)?, tokens: count(row, 4)?, unmeasured: 0 };
-        Ok(((row.try_get::<_, &str>(0)?.parse()?, period, Timestamp::from_millis(count(row, 2)?)), spent))
+        let spent = Spending { requests: row.get(3)?, tokens: row.get(4)?, unmeasured: 0 };
+        Ok(((row.get::<String>(0)?.parse()?, period, row.get(2)?), spent))
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(sql::Row::Postgres).map(read).collect()
 }
 
-/// Rates of scopes, and the shares of parties in them, as arrays.
-#[derive(Default)]
-struct ShareColumns {
-    scopes: Vec<String>,
-    /// Empty for the scope itself.
-    parties: Vec<String>,
-    rates: Vec<i64>,
-    started: Vec<i64>,
-    active: Vec<i64>,
+/// A row of `shares`: scope, party (empty for the scope itself), rate, and the times of `Share`.
+type ShareRow = (String, String, i64, i64, i64);
+
+/// The rates and shares that these questions can have changed, in the order in which replicas lock them.
+fn changed_shares(state: &State, questions: &[Question]) -> Vec<ShareRow> {
+    let asked: BTreeSet<(String, Scope)> = questions
+        .iter()
+        .flat_map(|question| question.limits.iter())
+        .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
+        .map(|(scope, _)| (scope.to_string(), scope))
+        .collect();
+    let parties: BTreeSet<Scope> =
+        questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
+    let row = |scope: &str, party: String, share: &Share| {
+        let times = [share.started_at, share.active_until].map(|time| signed(time.as_millis()));
+        (scope.to_owned(), party, signed(share.rate.column()), times[0], times[1])
+    };
+    let mut rows = Vec::new();
+    for (name, scope) in asked {
+        let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
+        rows.push(row(&name, String::new(), &Share { rate: *rate, ..Share::default() }));
+        let known = parties.iter().filter_map(|party| Some((party, shares.get(party)?)));
+        rows.extend(known.map(|(party, share)| row(&name, party.to_string(), share)));
+    }
+    rows
 }
 
-impl ShareColumns {
-    /// The rates and shares that these questions can have changed, in the order in which replicas lock them.
-    fn changed(state: &State, questions: &[Question]) -> Self {
-        let mut columns = Self::default();
-        let asked: BTreeSet<(String, Scope)> = questions
-            .iter()
-            .flat_map(|question| question.limits.iter())
-            .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
-            .map(|(scope, _)| (scope.to_string(), scope))
-            .collect();
-        let parties: BTreeSet<Scope> =
-            questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
-        for (name, scope) in asked {
-            let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
-            columns.push(&name, None, &Share { rate: *rate, ..Share::default() });
-            for (party, share) in parties.iter().filter_map(|party| Some((party, shares.get(party)?))) {
-                columns.push(&name, Some(*party), share);
-            }
-        }
-        columns
+async fn store_shares(session: &Session, statement: &Statement, rows: Vec<ShareRow>) -> Result<(), StoreError> {
+    if !rows.is_empty() {
+        let (scopes, parties, rates, started, active): (Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
+            rows.into_iter().collect();
+        session.execute(statement, &[&scopes, &parties, &rates, &started, &active]).await?;
     }
-
-    async fn store(&self, session: &Session, statement: &Statement) -> Result<(), StoreError> {
-        if !self.scopes.is_empty() {
-            let columns: [&Value; 5] = [&self.scopes, &self.parties, &self.rates, &self.started, &self.active];
-            session.execute(statement, &columns).await?;
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, scope: &str, party: Option<Scope>, share: &Share) {
-        self.scopes.push(scope.to_owned());
-        self.parties.push(party.map_or_else(String::new, |party| party.to_string()));
-        self.rates.push(signed(share.rate.column()));
-        self.started.push(signed(share.started_at.as_millis()));
-        self.active.push(signed(share.active_until.as_millis()));
-    }
+    Ok(())
 }
 
 /// A statement's parameter.
