@@ -43,7 +43,6 @@ pub use identity::second_factors::{
 };
 pub use identity::sessions::{Origin, Proof, Session, SessionRecord, SignInError, StartedSession};
 pub use keys::changes::{KeyChange, KeyNote, KeyNoteError};
-pub use keys::expiry::ExpiringKey;
 pub use keys::key::{Caller, Client, KeyRecord, KeyState, NewKey};
 pub use keys::search::{KeyOrder, KeySearch};
 pub use ledger::counters::LedgerStats;
