@@ -22,7 +22,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::StoreError;
-use crate::database::clock::{ServerClock, StoreClock};
+use crate::database::clock::StoreClock;
 
 use client::Manager;
 pub(crate) use client::{PooledClient, typed};
@@ -55,8 +55,7 @@ impl Postgres {
         require_separate_session(&server, &session).await?;
         migrate::migrate(&mut session).await?;
         let asked = Instant::now();
-        let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
-        let clock = Arc::new(StoreClock::server(clock));
+        let clock = Arc::new(StoreClock::server(server_micros(&*session).await?, asked, Instant::now()));
         drop(session);
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
         let pool = Pool::builder(Manager(server.clone()))
