@@ -23,6 +23,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
+use crate::database::sql;
 
 use client::Manager;
 pub(crate) use client::{PooledClient, typed};
@@ -75,12 +76,11 @@ impl Postgres {
 
     /// Server settings that could lose rows.
     pub(crate) async fn faults(&self) -> Result<Vec<String>, StoreError> {
-        let mut client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
-        let rows = client.query_typed(risky, &[]).await?;
-        let describe =
-            |row: &Row| Ok(format!("the server runs with {} = off: a crash may lose rows", row.try_get::<_, &str>(0)?));
-        rows.iter().map(describe).collect()
+        let describe = |row: &sql::Row<'_>| {
+            Ok(format!("the server runs with {} = off: a crash may lose rows", row.get::<String>(0)?))
+        };
+        sql::Connection::Postgres(self.client().await?).query(risky, &[], describe).await
     }
 }
 
