@@ -184,11 +184,15 @@ impl fmt::Display for SignInMethod {
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderRefusal {
     Disabled,
+    /// The person was deleted here, and no administrator has allowed the return.
     Deleted,
     MissingGroup,
     MissingEmail,
+    /// The owner of the address would be locked out.
     UnverifiedEmail,
+    /// There is an account with the address, and the provider has not verified that it is the person's.
     EmailTaken,
+    /// The account with the address belongs to another person of the provider, which may have given the address away.
     ConnectedElsewhere,
 }
 
