@@ -14,8 +14,9 @@ use uuid::Uuid;
 use crate::copying::copy::{Cell, CopyError, TABLES, Table};
 use crate::database::postgres::migrate::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{PostgresSettings, number, server_micros, signed, text};
+use crate::database::postgres::{PostgresSettings, server_micros, typed};
 use crate::database::snapshot::Snapshot;
+use crate::database::sql::params;
 use crate::ledger::partitions::{DAY_MILLIS, DAYS_AHEAD, create_partitions};
 use crate::usage::latency::Latencies;
 use crate::usage::reports::read_everything;
@@ -94,7 +95,7 @@ impl Import {
     pub(crate) async fn finish(&mut self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), fingerprint(&self.client).await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
-        self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
+        self.client.execute_typed(note, &typed(params![&*source, now, &*found])).await?;
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
             (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;

@@ -15,7 +15,6 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use crate::StoreError;
-use crate::database::postgres::key_id;
 use crate::database::postgres::server::{Server, Session};
 use crate::database::sqlite::Sqlite;
 use crate::database::{Backend, sql};
@@ -111,9 +110,10 @@ impl Finder {
         keys.sort_unstable();
         keys.dedup();
         let ids: Vec<&str> = keys.iter().map(KeyId::as_str).collect();
-        let read = |row: &Row| Ok((key_id(row, ID_COLUMN)?, StoredKey::read(&sql::Row::Postgres(row))));
+        let read = |row: sql::Row<'_>| Ok((row.get(ID_COLUMN)?, StoredKey::read(&row)));
         let found = self.query(&ids).await;
-        let found: Result<FoundKeys, StoreError> = found.and_then(|rows| rows.iter().map(read).collect());
+        let found: Result<FoundKeys, StoreError> =
+            found.and_then(|rows| rows.iter().map(sql::Row::Postgres).map(read).collect());
         for Lookup { key, reply } in lookups {
             let _ = reply.send(match &found {
                 Ok(keys) => keys.get(&key).map(|stored| stored.as_ref().cloned().map_err(same_error)).transpose(),

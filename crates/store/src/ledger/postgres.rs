@@ -9,13 +9,14 @@ use std::time::Instant;
 use chat::{RequestId, Timestamp};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient, Row};
+use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{bytes, count, count_if_any, number, signed};
+use crate::database::postgres::{signed, typed};
+use crate::database::sql::{self, Value, params};
 use crate::ledger::fold::{Backlog, CommitTime};
 use crate::ledger::partitions::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use crate::ledger::postgres_columns::{Columns, fits};
@@ -108,7 +109,7 @@ impl LedgerBackend for PostgresLedger {
         let written = self.with(async |session| {
             let filler = vec![0_u8; PROBE_BYTES];
             let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
-            Ok(session.execute_typed(write, &[bytes(&filler)]).await?)
+            Ok(session.execute_typed(write, &typed(&[Value::Bytes(&filler)])).await?)
         });
         written.map(drop)
     }
@@ -120,23 +121,24 @@ impl LedgerBackend for PostgresLedger {
                 (SELECT time FROM retention_clock)";
             let asked = Instant::now();
             let row = session.query_typed_one(read, &[]).await?;
-            let (server, stored) = (count(&row, 0)?, count_if_any(&row, 1)?.map(Timestamp::from_millis));
+            let row = sql::Row::Postgres(&row);
+            let (server, stored) = (row.get(0)?, row.get_optional(1)?);
             clock.correct(server, asked, Instant::now());
             let newest_row = match stored {
                 Some(_) => None,
                 None => session.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
             };
-            let newest_row = newest_row.map(|row| request_id(&row)).transpose()?.map(RequestId::timestamp);
+            let newest_row =
+                newest_row.map(|row| sql::Row::Postgres(&row).get(0)).transpose()?.map(RequestId::timestamp);
             Ok(ClockReading { clock: Timestamp::from_micros(server), stored, newest_row })
         })
     }
 
     fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError> {
-        let [before, time] = [before, Some(time)].map(|time| time.map(|time| signed(time.as_millis())));
         let stored = self.with(async |session| {
             let store = "INSERT INTO retention_clock AS stored VALUES (1, $2)
                 ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE stored.time = $1";
-            Ok(session.execute_typed(store, &[number(&before), number(&time)]).await?)
+            Ok(session.execute_typed(store, &typed(params![before, time])).await?)
         });
         stored.map(drop)
     }
@@ -144,9 +146,8 @@ impl LedgerBackend for PostgresLedger {
     fn delete_ended(&mut self, due: Due) -> Result<(), StoreError> {
         self.with(async |session| {
             for (delete, times) in due.ended() {
-                let times: Vec<i64> = times.into_iter().map(|time| signed(time.as_millis())).collect();
-                let parameters: Vec<_> = times.iter().map(number).collect();
-                session.execute_typed(delete, &parameters).await?;
+                let times: Vec<_> = times.into_iter().map(Value::from).collect();
+                session.execute_typed(delete, &typed(&times)).await?;
             }
             Ok(())
         })
@@ -175,7 +176,7 @@ impl LedgerBackend for PostgresLedger {
 
 async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
     let before = due.rows_before;
-    let first_kept = Uuid::from_bytes(RequestId::first_at(before).to_bytes());
+    let first_kept = RequestId::first_at(before);
     if has_unfolded_before(&*client, first_kept).await? {
         return Ok(Deleted { more: true, ..Deleted::default() }); // rows are deleted only after they are in the sums
     }
@@ -187,9 +188,9 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
              SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
          AND id NOT IN (SELECT unnest(requests) FROM unfolded) RETURNING id"
     );
-    let rows = client.query_typed(&old, &[(&first_kept, Type::UUID), number(&PRUNE_BATCH_ROWS)]).await?;
+    let rows = client.query_typed(&old, &typed(params![first_kept, PRUNE_BATCH_ROWS])).await?;
     for row in &rows {
-        let at = request_id(row)?.timestamp();
+        let at = sql::Row::Postgres(row).get::<RequestId>(0)?.timestamp();
         deleted.add(1, at, at);
     }
     deleted.more = rows.len() as i64 == PRUNE_BATCH_ROWS;
@@ -198,18 +199,14 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
              SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
     );
     let first = CommitId::first_at(before.as_millis().saturating_mul(1000)).number();
-    client.execute_typed(&old, &[number(&first), number(&PRUNE_BATCH_ROWS)]).await?;
+    client.execute_typed(&old, &typed(params![first, PRUNE_BATCH_ROWS])).await?;
     Ok(deleted)
 }
 
 /// Whether rows before `first` are not yet in the sums.
-pub(crate) async fn has_unfolded_before(client: &impl GenericClient, first: Uuid) -> Result<bool, StoreError> {
+pub(crate) async fn has_unfolded_before(client: &impl GenericClient, first: RequestId) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM unfolded CROSS JOIN unnest(requests) AS request WHERE request < $1)";
-    Ok(client.query_typed_one(find, &[(&first, Type::UUID)]).await?.try_get(0)?)
-}
-
-fn request_id(row: &Row) -> Result<RequestId, StoreError> {
-    Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()))
+    Ok(client.query_typed_one(find, &typed(params![first])).await?.try_get(0)?)
 }
 
 /// Commits rows under this id; `None` if there are none.

@@ -14,9 +14,10 @@ use tokio_postgres::types::ToSql;
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::migrate::FOLD_LOCK;
-use crate::database::postgres::number;
 use crate::database::postgres::server::{Server, Session};
+use crate::database::postgres::typed;
 use crate::database::snapshot::Snapshot;
+use crate::database::sql::params;
 use crate::ledger::counters::LedgerCounters;
 use crate::ledger::fold::{Backlog, log_unreadable, take_ready};
 use crate::ledger::postgres_columns::FigureColumns;
@@ -96,7 +97,7 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
 async fn fold(session: &Session, now_micros: u64) -> Result<Backlog, StoreError> {
     session.batch_execute("BEGIN").await?;
     let lock = "SELECT pg_try_advisory_xact_lock($1)";
-    let holds_lock: bool = session.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
+    let holds_lock: bool = session.query_typed_one(lock, &typed(params![FOLD_LOCK])).await?.try_get(0)?;
     let mut snapshot = Snapshot::Postgres(session);
     let (listed, mut unreadable) = unfolded(&mut snapshot).await?;
     let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);

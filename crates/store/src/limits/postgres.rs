@@ -20,8 +20,8 @@ use uuid::Uuid;
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{number, signed};
-use crate::database::sql;
+use crate::database::postgres::{signed, typed};
+use crate::database::sql::{self, params};
 use crate::limits::permit::{Keeper, Permit, Question, Release, Reserve, ReserveError};
 use crate::limits::rate::Rate;
 use crate::limits::spending::{Spending, SpentInPeriods, period_starts};
@@ -216,9 +216,8 @@ impl LimitTask {
             self.connect().await?;
             let Some(session) = &self.session else { return Err(StoreError::TimedOut) };
             store(session, &session.prepared(INSERT).await?, &held, now).await?;
-            let millis = signed(now.as_millis());
-            session.execute_typed(DELETE_LAPSED_RESERVATIONS, &[number(&millis)]).await?;
-            session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
+            session.execute_typed(DELETE_LAPSED_RESERVATIONS, &typed(params![now])).await?;
+            session.execute_typed(DELETE_UNUSED_SHARES, &typed(params![now])).await?;
             Ok(())
         };
         if !matches!(timeout(RESERVED_FOR, renewed).await, Ok(Ok(()))) {

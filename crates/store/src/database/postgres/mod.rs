@@ -15,11 +15,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, GenericClient, Row};
+use tokio_postgres::{Client, GenericClient};
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
@@ -104,41 +103,15 @@ async fn backend_pid(client: &Client) -> Result<i32, StoreError> {
 /// The server's clock, in microseconds since 1970.
 pub(crate) async fn server_micros(client: &impl GenericClient) -> Result<u64, StoreError> {
     let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    count(&client.query_typed_one(read, &[]).await?, 0)
+    sql::Row::Postgres(&client.query_typed_one(read, &[]).await?).get(0)
 }
 
 /// A parameter with its type, so that a statement needs no separate round trip to prepare it.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-pub(crate) fn text<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::TEXT)
-}
-
-pub(crate) fn number<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::INT8)
-}
-
-pub(crate) fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::BYTEA)
-}
-
 /// A time or a count in the form of the database.
 pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// A column that holds a time or a count.
-pub(crate) fn count(row: &Row, column: usize) -> Result<u64, StoreError> {
-    u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| StoreError::Corrupt("number"))
-}
-
-pub(crate) fn count_if_any(row: &Row, column: usize) -> Result<Option<u64>, StoreError> {
-    let value: Option<i64> = row.try_get(column)?;
-    value.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
-}
-
-pub(crate) fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
-    row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt("key id"))
 }
 
 /// An error with all its causes, which the driver's message omits.
