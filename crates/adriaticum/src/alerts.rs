@@ -69,12 +69,13 @@ impl Alerts {
         }
         if keys_too {
             for key in self.store.keys().expiring().await? {
-                let id = format!("key-expires/{}/{}", key.id, key.expires_at.as_seconds());
+                let Some(expires_at) = key.expires_at else { continue };
+                let id = format!("key-expires/{}/{}", key.id, expires_at.as_seconds());
                 let data = json!({
                     "id": key.id.as_str(),
                     "name": key.name,
                     "owner": key.owner,
-                    "expires_at": rfc3339_seconds(key.expires_at),
+                    "expires_at": rfc3339_seconds(expires_at),
                 });
                 self.add(id, "key.expires", &data).await?;
             }

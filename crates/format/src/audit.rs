@@ -183,7 +183,7 @@ pub fn audit_row(record: &AuditRecord) -> Value {
         "actor": record.who,
         // The action's name, which stays the same in later versions.
         "action": record.action,
-        "subject_kind": record.subject.kind.as_str(),
+        "subject_kind": record.subject.kind,
         "subject_id": record.subject.id,
         "subject": record.subject.name,
         "details": serde_json::from_str::<Value>(&record.details).unwrap_or_default(),

@@ -18,7 +18,7 @@ pub struct Histogram {
 }
 
 /// The contents of one histogram, or of several merged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     bounds: &'static [u64],
     buckets: Vec<u64>,

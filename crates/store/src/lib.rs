@@ -43,7 +43,6 @@ pub use identity::second_factors::{
 };
 pub use identity::sessions::{Origin, Proof, Session, SessionRecord, SignInError, StartedSession};
 pub use keys::changes::{KeyChange, KeyNote, KeyNoteError};
-pub use keys::expiry::ExpiringKey;
 pub use keys::key::{Caller, Client, KeyRecord, KeyState, NewKey};
 pub use keys::search::{KeyOrder, KeySearch};
 pub use ledger::counters::LedgerStats;
@@ -199,6 +198,9 @@ pub enum StoreError {
     /// After a failed fsync.
     #[error("the database file is being reopened")]
     Recovering,
+    /// Another connection has the file open.
+    #[error("the write-ahead log cannot yet be moved into the database file")]
+    LogInUse,
     #[error("the file's log cannot be written: {0}")]
     Log(#[source] std::io::Error),
     /// A power failure could lose recorded requests.

@@ -105,7 +105,8 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
                 console.count_sign_in(SignInOutcome::Succeeded);
                 return Ok(console.set_session_cookie(ConsoleResponse::redirect(attempt.next), &session.token));
             }
-            Err(error) => (Some(person.email), refusal_of(error)?),
+            Err(ProvidedSignInError::Refused(refusal)) => (Some(person.email), refusal),
+            Err(ProvidedSignInError::Store(error)) => return Err(error.into()),
         },
         Err(NotAdmitted { subject, email, refusal }) => {
             // A person who is no longer admitted also loses earlier sessions.
@@ -118,18 +119,6 @@ pub(crate) async fn finish(visitor: &Anonymous<'_>, request: &ConsoleRequest) ->
     console.count_sign_in(SignInOutcome::Failed);
     console.wrong_passwords.add(PasswordTry::Provider(refusal), email, request.client);
     Ok(not_signed_in(visitor, StatusCode::FORBIDDEN, &text))
-}
-
-/// For the audit log.
-fn refusal_of(error: ProvidedSignInError) -> Result<ProviderRefusal, StoreError> {
-    match error {
-        ProvidedSignInError::Disabled => Ok(ProviderRefusal::Disabled),
-        ProvidedSignInError::UnverifiedEmail => Ok(ProviderRefusal::UnverifiedEmail),
-        ProvidedSignInError::EmailTaken => Ok(ProviderRefusal::EmailTaken),
-        ProvidedSignInError::AnotherPerson => Ok(ProviderRefusal::ConnectedElsewhere),
-        ProvidedSignInError::Deleted => Ok(ProviderRefusal::Deleted),
-        ProvidedSignInError::Store(error) => Err(error),
-    }
 }
 
 /// For the person.

@@ -1,7 +1,11 @@
 //! Entries of the audit log: an action with its details, and its subject. Both are data; `format` turns them into a
 //! sentence. A new action is a variant here and an arm in `format`. Names are stored, so they must not change.
 
+use std::fmt;
+
 use chat::{KeyId, Timestamp};
+use serde::de::value::StrDeserializer;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -169,18 +173,9 @@ pub enum SignInMethod {
     Provider,
 }
 
-impl SignInMethod {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Password => "password",
-            Self::Passkey => "passkey",
-            Self::Provider => "provider",
-        }
-    }
-
-    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
-        let all = [Self::Password, Self::Passkey, Self::Provider];
-        all.into_iter().find(|method| method.as_str() == text).ok_or(StoreError::Corrupt("sign-in method"))
+impl fmt::Display for SignInMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -189,11 +184,15 @@ impl SignInMethod {
 #[serde(rename_all = "kebab-case")]
 pub enum ProviderRefusal {
     Disabled,
+    /// The person was deleted here, and no administrator has allowed the return.
     Deleted,
     MissingGroup,
     MissingEmail,
+    /// The owner of the address would be locked out.
     UnverifiedEmail,
+    /// There is an account with the address, and the provider has not verified that it is the person's.
     EmailTaken,
+    /// The account with the address belongs to another person of the provider, which may have given the address away.
     ConnectedElsewhere,
 }
 
@@ -212,36 +211,16 @@ pub enum SubjectKind {
     EachPerson,
 }
 
-impl SubjectKind {
-    const ALL: [Self; 9] = [
-        Self::Key,
-        Self::Person,
-        Self::UnknownPerson,
-        Self::Session,
-        Self::Link,
-        Self::Passkey,
-        Self::Project,
-        Self::Everyone,
-        Self::EachPerson,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Person => "person",
-            Self::UnknownPerson => "unknown-person",
-            Self::Session => "session",
-            Self::Link => "link",
-            Self::Passkey => "passkey",
-            Self::Project => "project",
-            Self::Everyone => "everyone",
-            Self::EachPerson => "each-person",
-        }
+impl fmt::Display for SubjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
+}
 
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
-    }
+/// The variant with this name in kebab case.
+pub(crate) fn named<T: DeserializeOwned>(name: &str, what: &'static str) -> Result<T, StoreError> {
+    let name: StrDeserializer<'_, serde::de::value::Error> = name.into_deserializer();
+    T::deserialize(name).map_err(|_| StoreError::Corrupt(what))
 }
 
 /// The subject of an action, with the name that it had at that time.
@@ -371,8 +350,32 @@ mod tests {
             assert_eq!(AuditAction::from_columns(name, details), Some(action));
         }
         assert_eq!(AuditAction::from_columns("flew-to-the-moon", "{}"), None);
-        for kind in SubjectKind::ALL {
-            assert_eq!(SubjectKind::parse(kind.as_str()), Some(kind));
+    }
+
+    #[test]
+    fn stored_names_do_not_change() {
+        for (kind, name) in [
+            (SubjectKind::Key, "key"),
+            (SubjectKind::Person, "person"),
+            (SubjectKind::UnknownPerson, "unknown-person"),
+            (SubjectKind::Session, "session"),
+            (SubjectKind::Link, "link"),
+            (SubjectKind::Passkey, "passkey"),
+            (SubjectKind::Project, "project"),
+            (SubjectKind::Everyone, "everyone"),
+            (SubjectKind::EachPerson, "each-person"),
+        ] {
+            assert_eq!(kind.to_string(), name);
+            assert_eq!(named::<SubjectKind>(name, "subject").unwrap(), kind);
         }
+        for (method, name) in [
+            (SignInMethod::Password, "password"),
+            (SignInMethod::Passkey, "passkey"),
+            (SignInMethod::Provider, "provider"),
+        ] {
+            assert_eq!(method.to_string(), name);
+            assert_eq!(named::<SignInMethod>(name, "sign-in method").unwrap(), method);
+        }
+        assert!(named::<SubjectKind>("moon", "subject").is_err());
     }
 }

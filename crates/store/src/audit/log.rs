@@ -3,10 +3,10 @@
 
 use chat::Timestamp;
 
-use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, SubjectKind};
+use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, named};
 use crate::database::patterns::Patterns;
 use crate::database::snapshot::Snapshot;
-use crate::database::sql::{Row, Transaction, Value, params};
+use crate::database::sql::{Row, Transaction, params};
 use crate::values::{Admin, Email, Viewer};
 use crate::{AuditLog, StoreError};
 
@@ -101,13 +101,31 @@ impl AuditLog<'_> {
 
     /// Newest first. A search stops after many lines, so that other searches can run.
     pub async fn search(self, _admin: Admin<'_>, query: &AuditQuery) -> Result<AuditPage, StoreError> {
-        let (texts, before, limit) = (SearchTexts::new(query), query.before.unwrap_or(u64::MAX), query.limit as usize);
+        let query = query.clone();
         let search = async move |snapshot: &mut Snapshot<'_>| {
             let newest: u64 = snapshot.value("SELECT coalesce(max(number), 0) FROM audit", &[]).await?;
-            let end = before.min(newest + 1);
+            let end = query.before.unwrap_or(u64::MAX).min(newest + 1);
             let first = end.saturating_sub(MAX_SCANNED);
-            let records = snapshot.query(SEARCH, &texts.parameters(first, end), record).await?;
-            let searched_to = (first > 1 && records.len() < limit).then_some(first);
+            let until = query.until.unwrap_or(Timestamp::MAX);
+            let name = query.action.trim().replace(' ', "-");
+            let [who, action, details, subject] =
+                [&query.who, &name, &query.action, &query.subject].map(|text| Patterns::containing(text));
+            let parameters = params![
+                first,
+                end,
+                query.since,
+                until,
+                &*who.lower,
+                &*who.typed,
+                &*action.lower,
+                &*details.lower,
+                &*details.typed,
+                &*subject.lower,
+                &*subject.typed,
+                u64::from(query.limit),
+            ];
+            let records = snapshot.query(SEARCH, parameters, record).await?;
+            let searched_to = (first > 1 && records.len() < query.limit as usize).then_some(first);
             Ok(AuditPage { records, searched_to })
         };
         self.long_read(search).await
@@ -128,47 +146,9 @@ fn record(row: &Row<'_>) -> Result<AuditRecord, StoreError> {
         who: row.get(2)?,
         address: row.get(3)?,
         action: row.get(4)?,
-        subject: AuditSubject {
-            kind: SubjectKind::parse(&row.get::<String>(5)?).ok_or(StoreError::Corrupt("subject"))?,
-            id: row.get(6)?,
-            name: row.get(7)?,
-        },
+        subject: AuditSubject { kind: named(&row.get::<String>(5)?, "subject")?, id: row.get(6)?, name: row.get(7)? },
         details: row.get(8)?,
     })
-}
-
-/// The parameters of `SEARCH`.
-struct SearchTexts {
-    since: Timestamp,
-    until: Timestamp,
-    who: Patterns,
-    action: Patterns,
-    details: Patterns,
-    subject: Patterns,
-    limit: u64,
-}
-
-impl SearchTexts {
-    fn new(query: &AuditQuery) -> Self {
-        Self {
-            since: query.since,
-            until: query.until.unwrap_or(Timestamp::MAX),
-            who: Patterns::containing(&query.who),
-            action: Patterns::containing(&query.action.trim().replace(' ', "-")),
-            details: Patterns::containing(&query.action),
-            subject: Patterns::containing(&query.subject),
-            limit: query.limit.into(),
-        }
-    }
-
-    fn parameters(&self, first: u64, end: u64) -> Vec<Value<'_>> {
-        let texts = [&self.who.lower, &self.who.typed, &self.action.lower, &self.details.lower, &self.details.typed];
-        let texts = texts.into_iter().chain([&self.subject.lower, &self.subject.typed]);
-        let mut parameters = vec![first.into(), end.into(), self.since.into(), self.until.into()];
-        parameters.extend(texts.map(|text| Value::from(&**text)));
-        parameters.push(self.limit.into());
-        parameters
-    }
 }
 
 impl Transaction<'_> {
@@ -194,7 +174,8 @@ impl Transaction<'_> {
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         let (now, (action, details)) = (self.now(), action.to_columns());
         let AuditSubject { kind, id, name } = subject;
-        self.execute(line, params![now, who, address, &*action, kind.as_str(), &**id, &**name, &*details]).await?;
+        let kind = kind.to_string();
+        self.execute(line, params![now, who, address, &*action, &*kind, &**id, &**name, &*details]).await?;
         Ok(())
     }
 }

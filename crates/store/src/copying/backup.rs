@@ -8,10 +8,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags};
-
 use crate::StoreError;
-use crate::database::sqlite::{BUSY_TIMEOUT, faults};
+use crate::database::sqlite::{faults, open_read_only};
 use crate::ledger::fold::{COUNT_UNREADABLE, describe_unreadable};
 
 /// A copy that was made and checked.
@@ -49,7 +47,7 @@ pub fn back_up(from: &Path, to: &Path) -> Result<BackupSummary, BackupError> {
         return Err(BackupError::Occupied(to.to_owned()));
     }
     let partial = PartialFile::create(to)?;
-    let original = open(from)?;
+    let original = open_read_only(from)?;
     original.execute("VACUUM INTO ?1", [partial.name()?])?;
     let summary = check_copy(&partial.path)?;
     partial.persist(to)?;
@@ -58,7 +56,7 @@ pub fn back_up(from: &Path, to: &Path) -> Result<BackupSummary, BackupError> {
 
 /// Reads every page of a copy that no process uses.
 pub fn check_copy(path: &Path) -> Result<BackupSummary, BackupError> {
-    let copy = open(path)?;
+    let copy = open_read_only(path)?;
     let unreadable = copy.query_row(COUNT_UNREADABLE, [], |row| row.get(0))?;
     if let Some(fault) = faults(&copy)?.into_iter().chain(describe_unreadable(unreadable)).next() {
         return Err(BackupError::Damaged(fault));
@@ -67,13 +65,6 @@ pub fn check_copy(path: &Path) -> Result<BackupSummary, BackupError> {
     let index = copy.query_row("SELECT max(index_id) FROM search_index", [], |row| row.get(0))?;
     let bytes = path.metadata().map_err(|error| BackupError::File { path: path.to_owned(), error })?.len();
     Ok(BackupSummary { bytes, requests, index })
-}
-
-fn open(path: &Path) -> Result<Connection, rusqlite::Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(connection)
 }
 
 /// The copy under its temporary name; deleted when this is dropped.

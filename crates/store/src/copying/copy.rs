@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rusqlite::types::Value;
 use tokio_postgres::types::Type;
 
 use crate::StoreError;
@@ -110,16 +111,9 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<(String, Type)>,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) enum Cell {
-    Null,
-    Number(i64),
-    Real(f32),
-    Text(String),
-    Bytes(Vec<u8>),
-    Numbers(Vec<i64>),
-    Ids(Vec<[u8; 16]>),
-}
+/// A value of the file, which `import` converts to the type of its column.
+#[derive(Debug)]
+pub(crate) struct Cell(pub(crate) Value);
 
 /// All tables that are copied. The ledger's tables come first, in the order in which a commit of rows locks them, to avoid
 /// deadlocks; folding and changes of the other tables are excluded by their advisory locks.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::pin::Pin;
 
 use chat::Timestamp;
+use rusqlite::types::Value;
 use tokio_postgres::Client;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::private::BytesMut;
@@ -13,9 +14,11 @@ use uuid::Uuid;
 use crate::copying::copy::{Cell, CopyError, TABLES, Table};
 use crate::database::postgres::migrate::{CHANGE_LOCK, FOLD_LOCK, migrate};
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{PostgresSettings, number, server_micros, signed, text};
+use crate::database::postgres::{PostgresSettings, server_micros, typed};
 use crate::database::snapshot::Snapshot;
+use crate::database::sql::params;
 use crate::ledger::partitions::{DAY_MILLIS, DAYS_AHEAD, create_partitions};
+use crate::usage::latency::Latencies;
 use crate::usage::reports::read_everything;
 use crate::{StoreError, UsageReport};
 
@@ -47,16 +50,7 @@ impl Import {
             let last = last.min(today + DAYS_AHEAD) + 1; // a commit may fall on the next day
             create_partitions(&mut self.client, first, (last + 1).saturating_sub(first)).await?;
         }
-        let target = self.lock().await?;
-        let found = target.fingerprint().await?;
-        if found != EMPTY && target.earlier_copy().await?.is_none_or(|earlier| earlier != found) {
-            return Err(CopyError::Occupied);
-        }
-        Ok(target.empty().await?)
-    }
-
-    /// Begins the transaction and locks all tables exclusively, after transactions of others have ended.
-    async fn lock(&self) -> Result<LockedTarget<'_>, StoreError> {
+        // The tables are inspected under these locks, so that nothing is committed between the inspection and the copy.
         let tables = TABLES.join(", ");
         let lock = format!(
             "BEGIN;
@@ -65,7 +59,13 @@ impl Import {
              LOCK TABLE {tables}, adriaticum_copy IN ACCESS EXCLUSIVE MODE"
         );
         self.run(&lock).await?;
-        Ok(LockedTarget(self))
+        let found = fingerprint(&self.client).await?;
+        let select = "SELECT found FROM adriaticum_copy";
+        let earlier = Snapshot::Postgres(&self.client).query(select, &[], |row| row.get::<String>(0)).await?;
+        if found != EMPTY && !earlier.contains(&found) {
+            return Err(CopyError::Occupied);
+        }
+        Ok(self.run(&format!("TRUNCATE {tables}; DELETE FROM adriaticum_copy")).await?)
     }
 
     pub(crate) async fn table(&self, name: &'static str) -> Result<Table, StoreError> {
@@ -95,7 +95,7 @@ impl Import {
     pub(crate) async fn finish(&mut self, source: &Path, now: Timestamp) -> Result<(), StoreError> {
         let (source, found) = (source.display().to_string(), fingerprint(&self.client).await?);
         let note = "INSERT INTO adriaticum_copy VALUES ($1, $2, $3)";
-        self.client.execute_typed(note, &[text(&source), number(&signed(now.as_millis())), text(&found)]).await?;
+        self.client.execute_typed(note, &typed(params![&*source, now, &*found])).await?;
         let numbering = "SELECT setval(pg_get_serial_sequence('audit', 'number'),
             (SELECT coalesce(max(number), 0) + 1 FROM audit), false)";
         self.client.query_typed(numbering, &[]).await?;
@@ -107,26 +107,6 @@ impl Import {
 
     async fn run(&self, statements: &str) -> Result<(), StoreError> {
         Ok(self.client.batch_execute(statements).await?)
-    }
-}
-
-/// A target that no one else can read or change. It is inspected only in this state, so that nothing can be committed
-/// between the inspection and the copy.
-struct LockedTarget<'a>(&'a Import);
-
-impl LockedTarget<'_> {
-    async fn fingerprint(&self) -> Result<String, StoreError> {
-        fingerprint(&self.0.client).await
-    }
-
-    /// The fingerprint of the last copy.
-    async fn earlier_copy(&self) -> Result<Option<String>, StoreError> {
-        let found = self.0.client.query_typed_opt("SELECT found FROM adriaticum_copy", &[]).await?;
-        Ok(found.map(|row| row.try_get(0)).transpose()?)
-    }
-
-    async fn empty(&self) -> Result<(), StoreError> {
-        self.0.run(&format!("TRUNCATE {}; DELETE FROM adriaticum_copy", TABLES.join(", "))).await
     }
 }
 
@@ -160,18 +140,24 @@ impl CopyWriter {
 /// Values are converted to the type of their column; one that does not fit fails the copy.
 impl ToSql for Cell {
     fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        match self {
-            Self::Null => Ok(IsNull::Yes),
-            Self::Number(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
-            Self::Number(number) if *kind == Type::INT2 => i16::try_from(*number)?.to_sql(kind, out),
-            Self::Number(number) if *kind == Type::INT4 => i32::try_from(*number)?.to_sql(kind, out),
-            Self::Number(number) => number.to_sql(kind, out),
-            Self::Real(number) => number.to_sql(kind, out),
-            Self::Text(text) => text.to_sql(kind, out),
-            Self::Bytes(bytes) if *kind == Type::UUID => Uuid::from_slice(bytes)?.to_sql(kind, out),
-            Self::Bytes(bytes) => bytes.to_sql(kind, out),
-            Self::Numbers(numbers) => numbers.to_sql(kind, out),
-            Self::Ids(ids) => ids.iter().map(|&id| Uuid::from_bytes(id)).collect::<Vec<_>>().to_sql(kind, out),
+        match &self.0 {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Integer(number) if *kind == Type::BOOL => (*number != 0).to_sql(kind, out),
+            Value::Integer(number) if *kind == Type::INT2 => i16::try_from(*number)?.to_sql(kind, out),
+            Value::Integer(number) if *kind == Type::INT4 => i32::try_from(*number)?.to_sql(kind, out),
+            Value::Integer(number) => number.to_sql(kind, out),
+            Value::Real(number) => (*number as f32).to_sql(kind, out),
+            Value::Text(text) => text.to_sql(kind, out),
+            Value::Blob(bytes) if *kind == Type::UUID => Uuid::from_slice(bytes)?.to_sql(kind, out),
+            Value::Blob(bytes) if *kind == Type::UUID_ARRAY => match bytes.as_chunks() {
+                (ids, []) => ids.iter().map(|&id| Uuid::from_bytes(id)).collect::<Vec<_>>().to_sql(kind, out),
+                _ => Err(StoreError::Corrupt("commit").into()),
+            },
+            Value::Blob(bytes) if *kind == Type::INT8_ARRAY => {
+                let latencies = Latencies::decode(bytes).ok_or(StoreError::Corrupt("roll-up"))?;
+                latencies.packed().collect::<Vec<_>>().to_sql(kind, out)
+            }
+            Value::Blob(bytes) => bytes.to_sql(kind, out),
         }
     }
 

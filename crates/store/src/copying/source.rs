@@ -3,15 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row};
-use tokio_postgres::types::Type;
+use rusqlite::Connection;
 
 use crate::copying::copy::{Cell, CopyError, Table};
 use crate::database::snapshot::Snapshot;
 use crate::database::sqlite::pool::ready;
-use crate::database::sqlite::{BUSY_TIMEOUT, migrate};
-use crate::usage::latency::Latencies;
+use crate::database::sqlite::{migrate, open_read_only};
 use crate::usage::reports::read_everything;
 use crate::{StoreError, UsageReport};
 
@@ -23,9 +20,7 @@ pub(crate) struct SourceFile {
 
 impl SourceFile {
     pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(StoreError::from)?;
-        connection.busy_timeout(BUSY_TIMEOUT).map_err(StoreError::from)?;
+        let connection = open_read_only(path).map_err(StoreError::from)?;
         // From the first query on, this connection sees one snapshot.
         connection.execute_batch("BEGIN").map_err(StoreError::from)?;
         let (found, known) = migrate::versions(&connection).map_err(StoreError::from)?;
@@ -68,7 +63,7 @@ impl SourceFile {
         let mut rows = all.query([])?;
         let mut read = Vec::with_capacity(batch);
         while let Some(row) = rows.next()? {
-            let cells = table.columns.iter().enumerate().map(|(at, (_, kind))| cell(row, at, kind));
+            let cells = (0..table.columns.len()).map(|at| row.get(at).map(Cell));
             read.push(cells.collect::<Result<_, _>>()?);
             if read.len() == batch && !take(std::mem::replace(&mut read, Vec::with_capacity(batch))) {
                 return Ok(());
@@ -81,24 +76,4 @@ impl SourceFile {
     pub(crate) fn report(&mut self) -> Result<UsageReport, StoreError> {
         ready(read_everything(&mut Snapshot::Sqlite(&mut self.connection)))
     }
-}
-
-fn cell(row: &Row<'_>, column: usize, kind: &Type) -> Result<Cell, StoreError> {
-    Ok(match (row.get_ref(column)?, kind) {
-        (ValueRef::Null, _) => Cell::Null,
-        (ValueRef::Integer(number), _) => Cell::Number(number),
-        (ValueRef::Real(number), _) => Cell::Real(number as f32),
-        (ValueRef::Text(text), _) => {
-            Cell::Text(str::from_utf8(text).map_err(|_| StoreError::Corrupt("text"))?.to_owned())
-        }
-        (ValueRef::Blob(blob), &Type::INT8_ARRAY) => {
-            let latencies = Latencies::decode(blob).ok_or(StoreError::Corrupt("roll-up"))?;
-            Cell::Numbers(latencies.packed().collect())
-        }
-        (ValueRef::Blob(blob), &Type::UUID_ARRAY) => match blob.as_chunks() {
-            (ids, []) => Cell::Ids(ids.to_owned()),
-            _ => return Err(StoreError::Corrupt("commit")),
-        },
-        (ValueRef::Blob(blob), _) => Cell::Bytes(blob.to_owned()),
-    })
 }

@@ -16,18 +16,11 @@ const PRECISION: Duration = Duration::from_millis(100);
 const MAX_STEP_BACK_MICROS: u64 = 86_400_000_000;
 
 pub(crate) struct StoreClock {
-    source: TimeSource,
+    /// The database server's time, which is corrected from time to time; `None` if this machine's clock is used.
+    server: Option<RunningTime>,
     /// The ledger's time, from `RetentionClock`.
     floor: RunningTime,
 }
-
-enum TimeSource {
-    ThisMachine,
-    Server(ServerClock),
-}
-
-/// Advances with the monotonic clock, and is corrected from time to time by the server's.
-pub(crate) struct ServerClock(RunningTime);
 
 /// A time that advances with the monotonic clock.
 struct RunningTime {
@@ -38,11 +31,14 @@ struct RunningTime {
 
 impl StoreClock {
     pub(crate) fn this_machine() -> Self {
-        Self { source: TimeSource::ThisMachine, floor: RunningTime::new(Instant::now()) }
+        Self { server: None, floor: RunningTime::new(Instant::now()) }
     }
 
-    pub(crate) fn server(clock: ServerClock) -> Self {
-        Self { source: TimeSource::Server(clock), floor: RunningTime::new(Instant::now()) }
+    /// A server's clock, which was read between `asked` and `answered`.
+    pub(crate) fn server(server: u64, asked: Instant, answered: Instant) -> Self {
+        let clock = Self { server: Some(RunningTime::new(asked)), floor: RunningTime::new(asked) };
+        clock.correct(server, asked, answered);
+        clock
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -63,40 +59,22 @@ impl StoreClock {
 
     /// Corrects the clock by the server's time (microseconds since 1970), which was read between `asked` and `answered`.
     pub(crate) fn correct(&self, server: u64, asked: Instant, answered: Instant) {
-        if let TimeSource::Server(clock) = &self.source {
-            clock.correct(server, asked, answered);
+        let Some(clock) = &self.server else { return };
+        let took = answered.saturating_duration_since(asked);
+        let said_at = asked + took / 2;
+        if server.abs_diff(clock.at(said_at)) > micros(took.max(PRECISION)) {
+            clock.set(server, said_at);
         }
     }
 
     /// How far this machine's own clock is ahead, in seconds.
     pub(crate) fn machine_ahead_seconds(&self) -> f64 {
-        match &self.source {
-            TimeSource::ThisMachine => 0.0,
-            TimeSource::Server(clock) => (machine_micros() as f64 - clock.0.at(Instant::now()) as f64) / 1e6,
-        }
+        let ahead = |clock: &RunningTime| (machine_micros() as f64 - clock.at(Instant::now()) as f64) / 1e6;
+        self.server.as_ref().map_or(0.0, ahead)
     }
 
     fn source_micros(&self, now: Instant) -> u64 {
-        match &self.source {
-            TimeSource::ThisMachine => machine_micros(),
-            TimeSource::Server(clock) => clock.0.at(now),
-        }
-    }
-}
-
-impl ServerClock {
-    pub(crate) fn new(server: u64, asked: Instant, answered: Instant) -> Self {
-        let clock = Self(RunningTime::new(asked));
-        clock.correct(server, asked, answered);
-        clock
-    }
-
-    fn correct(&self, server: u64, asked: Instant, answered: Instant) {
-        let took = answered.saturating_duration_since(asked);
-        let said_at = asked + took / 2;
-        if server.abs_diff(self.0.at(said_at)) > micros(took.max(PRECISION)) {
-            self.0.set(server, said_at);
-        }
+        self.server.as_ref().map_or_else(machine_micros, |clock| clock.at(now))
     }
 }
 
@@ -143,15 +121,15 @@ mod tests {
     fn it_follows_the_server_and_ignores_network_delays() {
         const SECOND: Duration = Duration::from_secs(1);
         let start = Instant::now();
-        let clock = ServerClock::new(1_000_000_000, start, start);
-        assert_eq!(clock.0.at(start + SECOND), 1_001_000_000);
+        let clock = StoreClock::server(1_000_000_000, start, start);
+        assert_eq!(clock.source_micros(start + SECOND), 1_001_000_000);
         // The answer took two seconds: the server may have read its clock at any time within them.
         clock.correct(1_001_900_000, start, start + 2 * SECOND);
-        assert_eq!(clock.0.at(start + SECOND), 1_001_000_000);
+        assert_eq!(clock.source_micros(start + SECOND), 1_001_000_000);
         clock.correct(9_001_000_000, start, start + 2 * SECOND);
-        assert_eq!(clock.0.at(start + SECOND), 9_001_000_000);
+        assert_eq!(clock.source_micros(start + SECOND), 9_001_000_000);
         clock.correct(100_000_000, start + 9 * SECOND, start + 9 * SECOND);
-        assert_eq!(clock.0.at(start + 10 * SECOND), 101_000_000, "also backwards");
+        assert_eq!(clock.source_micros(start + 10 * SECOND), 101_000_000, "also backwards");
     }
 
     #[test]

@@ -211,6 +211,12 @@ impl From<u64> for Value<'_> {
     }
 }
 
+impl From<i64> for Value<'_> {
+    fn from(number: i64) -> Self {
+        Self::Integer(Some(number))
+    }
+}
+
 impl From<Timestamp> for Value<'_> {
     fn from(time: Timestamp) -> Self {
         time.as_millis().into()

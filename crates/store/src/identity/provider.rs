@@ -4,7 +4,7 @@
 
 use chat::Timestamp;
 
-use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
+use crate::audit::action::{AuditAction, AuditSubject, ProviderRefusal, SignInMethod};
 use crate::database::sql::{Row, Transaction, params};
 use crate::identity::accounts::{AccountError, NewAccount, find_account, insert_account, require_an_admin};
 use crate::identity::challenges::forget_challenges;
@@ -44,22 +44,16 @@ pub struct DeletedPerson {
 /// Why a person whom the provider has authenticated is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvidedSignInError {
-    #[error("the account is disabled")]
-    Disabled,
-    /// It could be another person's.
-    #[error("there is an account with this address, and the provider has not verified that it is the person's")]
-    EmailTaken,
-    /// The owner of the address would then be locked out.
-    #[error("the provider says that the address is not verified")]
-    UnverifiedEmail,
-    /// The provider may have given the address to another person.
-    #[error("the account with this address belongs to another person of the provider")]
-    AnotherPerson,
-    /// Until an administrator allows it.
-    #[error("the person was deleted here")]
-    Deleted,
+    #[error("the sign-in is refused: {0:?}")]
+    Refused(ProviderRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<ProviderRefusal> for ProvidedSignInError {
+    fn from(refusal: ProviderRefusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 impl ProviderAccounts<'_> {
@@ -70,11 +64,11 @@ impl ProviderAccounts<'_> {
     ) -> Result<StartedSession, ProvidedSignInError> {
         self.change_without_viewer(async |transaction| {
             let account = match find_by_identity(transaction, person).await? {
-                Some(known) => find_account(transaction, known).await?.ok_or(ProvidedSignInError::Deleted)?,
+                Some(known) => find_account(transaction, known).await?.ok_or(ProviderRefusal::Deleted)?,
                 None => connect(transaction, person, origin).await?,
             };
             if account.disabled_at.is_some() {
-                return Err(ProvidedSignInError::Disabled);
+                return Err(ProviderRefusal::Disabled.into());
             }
             let account = follow_role(transaction, account, person).await?;
             let provider =
@@ -187,20 +181,20 @@ async fn connect(
     let known: Option<AccountId> = transaction.query_optional(find, params![email], |row| row.get(0)).await?;
     let issuer = person.issuer.clone();
     let (account, action) = match known {
-        Some(_) if person.is_email_verified != Some(true) => return Err(ProvidedSignInError::EmailTaken),
+        Some(_) if person.is_email_verified != Some(true) => return Err(ProviderRefusal::EmailTaken.into()),
         Some(account) => {
             let others = "SELECT EXISTS (SELECT 1 FROM identities WHERE account = $1 AND issuer = $2)";
             if transaction.query_value(others, params![&account, person.issuer.as_str()]).await? {
-                return Err(ProvidedSignInError::AnotherPerson);
+                return Err(ProviderRefusal::ConnectedElsewhere.into());
             }
             forget_own_sign_in(transaction, account).await?;
             (account, AuditAction::ConnectedToProvider { issuer })
         }
-        None if person.is_email_verified == Some(false) => return Err(ProvidedSignInError::UnverifiedEmail),
+        None if person.is_email_verified == Some(false) => return Err(ProviderRefusal::UnverifiedEmail.into()),
         None => {
             let deleted = "SELECT EXISTS (SELECT 1 FROM accounts WHERE deleted_email = $1)";
             if transaction.query_value(deleted, params![email]).await? {
-                return Err(ProvidedSignInError::Deleted);
+                return Err(ProviderRefusal::Deleted.into());
             }
             let role = person.role.unwrap_or(Role::Developer);
             // An empty hash matches no password.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chat::Timestamp;
 
-use crate::audit::action::{AuditAction, AuditSubject, SignInMethod};
+use crate::audit::action::{AuditAction, AuditSubject, SignInMethod, named};
 use crate::database::Base;
 use crate::database::sql::{Connection, Row, Transaction, params};
 use crate::identity::accounts::{ACCOUNT_COLUMNS, account, find_account};
@@ -114,7 +114,7 @@ impl Sessions<'_> {
         let [began, seen] = oldest_valid(now);
         let mut connection = self.connection().await?;
         let read = |row: &Row<'_>| {
-            let method = SignInMethod::parse(&row.get::<String>(9)?)?;
+            let method: SignInMethod = named(&row.get::<String>(9)?, "sign-in method")?;
             let id = row.get(7)?;
             let session = Session {
                 id,
@@ -165,7 +165,7 @@ impl Sessions<'_> {
                 origin: Origin { address: row.get(1)?, agent: row.get(2)? },
                 created_at: row.get(3)?,
                 seen_at: row.get(4)?,
-                method: SignInMethod::parse(&row.get::<String>(5)?)?,
+                method: named(&row.get::<String>(5)?, "sign-in method")?,
             })
         };
         self.connection().await?.query(list, params![&account, began, seen], record).await
@@ -292,9 +292,10 @@ pub(crate) async fn insert_session(
     let (address, agent) = (origin.address.as_str(), origin.agent.as_str());
     let (issuer, subject) = (provider.map(|provider| provider.issuer), provider.map(|provider| provider.subject));
     let provider_session = provider.and_then(|provider| provider.id);
-    let (digest, word) = (token.digest(), method.as_str());
-    let values =
-        params![&digest, &id, &account.id, address, agent, now, word, issuer, subject, provider_session, confirmed_at];
+    let (digest, word) = (token.digest(), method.to_string());
+    let values = params![
+        &digest, &id, &account.id, address, agent, now, &*word, issuer, subject, provider_session, confirmed_at
+    ];
     transaction.execute(insert, values).await?;
     let signed_in = "UPDATE accounts SET signed_in_at = $2 WHERE id = $1";
     transaction.execute(signed_in, params![&account.id, now]).await?;

@@ -2,23 +2,14 @@
 
 use std::time::Duration;
 
-use chat::{KeyId, Timestamp};
+use chat::Timestamp;
 
-use crate::database::sql::{Row, params};
+use crate::database::sql::params;
 use crate::keys::key::{KeyRecord, KeyState, VISIBLE};
 use crate::values::Viewer;
 use crate::{Keys, StoreError};
 
 const EXPIRY_NOTICE: Duration = Duration::from_secs(7 * 86_400);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExpiringKey {
-    pub id: KeyId,
-    pub name: String,
-    pub expires_at: Timestamp,
-    /// The owner's e-mail address.
-    pub owner: Option<String>,
-}
 
 impl KeyRecord {
     pub fn expires_soon(&self, now: Timestamp) -> bool {
@@ -28,14 +19,11 @@ impl KeyRecord {
 
 impl Keys<'_> {
     /// Active keys that expire soon, the next one first.
-    pub async fn expiring(self) -> Result<Vec<ExpiringKey>, StoreError> {
-        let find = "SELECT keys.id, keys.name, expires_at, email FROM keys LEFT JOIN accounts ON accounts.id = owner
-            WHERE revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2 ORDER BY expires_at";
+    pub async fn expiring(self) -> Result<Vec<KeyRecord>, StoreError> {
+        let condition = "revoked_at IS NULL AND NOT playground AND expires_at > $1 AND expires_at <= $2
+            ORDER BY expires_at";
         let now = self.now();
-        let key = |row: &Row<'_>| {
-            Ok(ExpiringKey { id: row.get(0)?, name: row.get(1)?, expires_at: row.get(2)?, owner: row.get_optional(3)? })
-        };
-        self.connection().await?.query(find, params![now, now + EXPIRY_NOTICE], key).await
+        self.records(condition, params![now, now + EXPIRY_NOTICE]).await
     }
 
     /// The number of expiring keys that the viewer may see.

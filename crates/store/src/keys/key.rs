@@ -1,11 +1,9 @@
 //! API keys, and the rule by which a key is accepted.
 
-use std::collections::BTreeMap;
-
 use chat::{ApiKey, KeyDigest, KeyId, KeyName, Timestamp};
 
 use crate::audit::action::{AuditAction, AuditSubject};
-use crate::database::sql::{Connection, Row, Transaction, params};
+use crate::database::sql::{Connection, Row, Transaction, Value, params};
 use crate::identity::accounts::AccountError;
 use crate::identity::sessions::require_valid;
 use crate::values::{AccountId, Project, Viewer};
@@ -128,11 +126,6 @@ impl KeyRecord {
     pub fn state(&self, now: Timestamp) -> KeyState {
         KeyState::at(now, self.expires_at, self.revoked_at)
     }
-
-    /// Adds unfolded uses. They must be read before the record, in case they are folded in between.
-    pub(crate) fn add_use(&mut self, unfolded: &BTreeMap<KeyId, Timestamp>) {
-        self.last_used_at = self.last_used_at.max(unfolded.get(&self.id).copied());
-    }
 }
 
 impl Keys<'_> {
@@ -182,19 +175,25 @@ impl Keys<'_> {
 
     /// The viewer's keys, or everyone's for an administrator; the newest last.
     pub async fn list(self, viewer: &Viewer) -> Result<Vec<KeyRecord>, StoreError> {
-        let list = format!("{SELECT_RECORD} WHERE {VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
-        let uses = self.0.usage().unfolded_uses().await?;
-        let mut keys = self.connection().await?.query(&list, params![viewer.scope()], record).await?;
-        keys.iter_mut().for_each(|key| key.add_use(&uses));
-        Ok(keys)
+        let all = format!("{VISIBLE} AND NOT playground ORDER BY keys.created_at, keys.id");
+        self.records(&all, params![viewer.scope()]).await
     }
 
     pub async fn find(self, viewer: &Viewer, id: KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let find = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id = $2");
+        let found = self.records(&format!("{VISIBLE} AND keys.id = $2"), params![viewer.scope(), &id]).await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Reads the keys that meet a condition, which may be followed by an order.
+    pub(crate) async fn records(self, condition: &str, parameters: &[Value<'_>]) -> Result<Vec<KeyRecord>, StoreError> {
+        // Before the keys, in case uses are folded in between.
         let uses = self.0.usage().unfolded_uses().await?;
-        let mut key = self.connection().await?.query_optional(&find, params![viewer.scope(), &id], record).await?;
-        key.iter_mut().for_each(|key| key.add_use(&uses));
-        Ok(key)
+        let select = format!("{SELECT_RECORD} WHERE {condition}");
+        let mut keys = self.connection().await?.query(&select, parameters, record).await?;
+        for key in &mut keys {
+            key.last_used_at = key.last_used_at.max(uses.get(&key.id).copied());
+        }
+        Ok(keys)
     }
 
     pub async fn exist(self, viewer: &Viewer) -> Result<bool, StoreError> {
@@ -290,12 +289,12 @@ pub(crate) const COUNT_ACTIVE: &str = "SELECT count(*) FROM keys WHERE owner = $
 /// The keys that a viewer may see: `$1` is the owner, or NULL for everyone's.
 pub(crate) const VISIBLE: &str = "($1 IS NULL OR owner = $1)";
 
-pub(crate) const SELECT_RECORD: &str =
+const SELECT_RECORD: &str =
     "SELECT keys.id, keys.name, completions, keys.created_at, expires_at, revoked_at, last_used_at, email, playground,
         previous_until, note, project, admin_forbids_completions, admin_expires_at
     FROM keys LEFT JOIN accounts ON accounts.id = owner";
 
-pub(crate) fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
+fn record(row: &Row<'_>) -> Result<KeyRecord, StoreError> {
     Ok(KeyRecord {
         id: row.get(0)?,
         name: row.get(1)?,

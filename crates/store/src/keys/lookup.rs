@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use chat::KeyId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
-use tokio_postgres::{Row, Statement};
+use tokio_postgres::Row;
 
 use crate::StoreError;
-use crate::database::postgres::key_id;
 use crate::database::postgres::server::{Server, Session};
 use crate::database::sqlite::Sqlite;
 use crate::database::{Backend, sql};
@@ -69,7 +68,7 @@ struct Lookup {
 impl LookupQueue {
     fn new(server: &Server) -> Self {
         let (queue, lookups) = mpsc::unbounded_channel();
-        let finder = Finder { server: server.clone(), connection: None, failed_at: None };
+        let finder = Finder { server: server.clone(), session: None, failed_at: None };
         drop(server.spawn(finder.run(lookups))); // ends when the sender is dropped
         Self { queue, timeout: server.timeout() }
     }
@@ -87,14 +86,9 @@ impl LookupQueue {
 /// The task behind the queue.
 struct Finder {
     server: Server,
-    connection: Option<LookupConnection>,
+    session: Option<Session>,
     /// The last attempt to connect, if it failed.
     failed_at: Option<Instant>,
-}
-
-struct LookupConnection {
-    session: Session,
-    find_keys: Statement,
 }
 
 /// By key. A key that cannot be read fails only its own look-ups.
@@ -116,9 +110,10 @@ impl Finder {
         keys.sort_unstable();
         keys.dedup();
         let ids: Vec<&str> = keys.iter().map(KeyId::as_str).collect();
-        let read = |row: &Row| Ok((key_id(row, ID_COLUMN)?, StoredKey::read(&sql::Row::Postgres(row))));
+        let read = |row: sql::Row<'_>| Ok((row.get(ID_COLUMN)?, StoredKey::read(&row)));
         let found = self.query(&ids).await;
-        let found: Result<FoundKeys, StoreError> = found.and_then(|rows| rows.iter().map(read).collect());
+        let found: Result<FoundKeys, StoreError> =
+            found.and_then(|rows| rows.iter().map(sql::Row::Postgres).map(read).collect());
         for Lookup { key, reply } in lookups {
             let _ = reply.send(match &found {
                 Ok(keys) => keys.get(&key).map(|stored| stored.as_ref().cloned().map_err(same_error)).transpose(),
@@ -129,43 +124,38 @@ impl Finder {
 
     /// Reconnects once if the connection is broken.
     async fn query(&mut self, ids: &[&str]) -> Result<Vec<Row>, StoreError> {
-        let was_connected = self.connection.is_some();
+        let was_connected = self.session.is_some();
         match self.query_once(ids).await {
-            Err(StoreError::Postgres(_)) if was_connected && self.connection.is_none() => self.query_once(ids).await,
+            Err(StoreError::Postgres(_)) if was_connected && self.session.is_none() => self.query_once(ids).await,
             other => other,
         }
     }
 
     async fn query_once(&mut self, ids: &[&str]) -> Result<Vec<Row>, StoreError> {
-        let LookupConnection { session, find_keys } = self.connect().await?;
-        let rows = timeout(session.server().timeout(), session.query(find_keys, &[&ids])).await;
+        let session = self.connect().await?;
+        let found = async { session.query(&session.prepared(FIND_KEYS).await?, &[&ids]).await };
+        let rows = timeout(session.server().timeout(), found).await;
         let is_usable = rows.is_ok() && !session.is_closed();
         if !is_usable {
-            self.connection = None;
+            self.session = None;
         }
         Ok(rows.map_err(|_elapsed| StoreError::TimedOut)??)
     }
 
-    async fn connect(&mut self) -> Result<&LookupConnection, StoreError> {
-        let connection = match self.connection.take().filter(|connection| !connection.session.is_closed()) {
-            Some(connection) => connection,
+    async fn connect(&mut self) -> Result<&Session, StoreError> {
+        let session = match self.session.take().filter(|session| !session.is_closed()) {
+            Some(session) => session,
             None if self.failed_at.is_some_and(|failed| failed.elapsed() < RECONNECT_BACKOFF) => {
                 return Err(unreachable());
             }
             None => {
-                let opened = open(&self.server).await;
+                let opened = self.server.connect_for_prepared().await;
                 self.failed_at = opened.is_err().then(Instant::now);
                 opened?
             }
         };
-        Ok(self.connection.insert(connection))
+        Ok(self.session.insert(session))
     }
-}
-
-async fn open(server: &Server) -> Result<LookupConnection, StoreError> {
-    let session = server.connect_for_prepared().await?;
-    let find_keys = timeout(server.timeout(), session.prepare(FIND_KEYS)).await;
-    Ok(LookupConnection { find_keys: find_keys.map_err(|_elapsed| StoreError::TimedOut)??, session })
 }
 
 /// A copy of the error for each look-up of a statement.

@@ -7,7 +7,7 @@ use chat::KeyId;
 
 use crate::database::patterns::Patterns;
 use crate::database::sql::{Row, Value, params};
-use crate::keys::key::{KeyRecord, KeyState, SELECT_RECORD, VISIBLE, record};
+use crate::keys::key::{KeyRecord, KeyState, VISIBLE};
 use crate::values::Viewer;
 use crate::{Keys, StoreError};
 
@@ -81,15 +81,11 @@ impl Keys<'_> {
             return Ok(Vec::new());
         }
         let places: Vec<_> = (2..ids.len() + 2).map(|number| format!("${number}")).collect();
-        let select = format!("{SELECT_RECORD} WHERE {VISIBLE} AND keys.id IN ({})", places.join(", "));
         let parameters: Vec<Value<'_>> =
             std::iter::once(viewer.scope().into()).chain(ids.iter().map(Value::from)).collect();
-        let uses = self.0.usage().unfolded_uses().await?;
-        let keys = self.connection().await?.query(&select, &parameters, record).await?;
+        let keys = self.records(&format!("{VISIBLE} AND keys.id IN ({})", places.join(", ")), &parameters).await?;
         let mut keys: HashMap<_, _> = keys.into_iter().map(|key| (key.id, key)).collect();
-        let mut found: Vec<_> = ids.iter().filter_map(|id| keys.remove(id)).collect();
-        found.iter_mut().for_each(|key| key.add_use(&uses));
-        Ok(found)
+        Ok(ids.iter().filter_map(|id| keys.remove(id)).collect())
     }
 
     /// The names of keys that have limits, as far as the viewer may see them.

@@ -1,9 +1,10 @@
 //! Counters of the ledger's writer, for metrics.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use histogram::{Histogram, Snapshot};
+use parking_lot::Mutex;
 
 use crate::ledger::fold::Backlog;
 
@@ -13,7 +14,7 @@ const COMMIT_MICROS_BOUNDS: &[u64] = &[
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 3_000_000, 10_000_000,
 ];
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct LedgerStats {
     /// Rows that wait for the writer.
     pub queued: u64,
@@ -40,13 +41,8 @@ pub(crate) struct LedgerCounters {
     queued: AtomicU64,
     group_rows: Histogram,
     commit_micros: Histogram,
-    failed_commits: AtomicU64,
-    panics: AtomicU64,
-    not_recorded: AtomicU64,
-    unfolded_rows: AtomicU64,
-    fold_lag_micros: AtomicU64,
-    unreadable_commits: AtomicU64,
-    clock_disagreement_seconds: AtomicI64,
+    /// All others; `queued` and the histograms in it stay empty.
+    pub(crate) stats: Mutex<LedgerStats>,
 }
 
 impl Default for LedgerCounters {
@@ -55,13 +51,7 @@ impl Default for LedgerCounters {
             queued: AtomicU64::new(0),
             group_rows: Histogram::new(GROUP_ROWS_BOUNDS),
             commit_micros: Histogram::new(COMMIT_MICROS_BOUNDS),
-            failed_commits: AtomicU64::new(0),
-            panics: AtomicU64::new(0),
-            not_recorded: AtomicU64::new(0),
-            unfolded_rows: AtomicU64::new(0),
-            fold_lag_micros: AtomicU64::new(0),
-            unreadable_commits: AtomicU64::new(0),
-            clock_disagreement_seconds: AtomicI64::new(0),
+            stats: Mutex::default(),
         }
     }
 }
@@ -72,14 +62,7 @@ impl LedgerCounters {
             queued: self.queued.load(Relaxed),
             group_rows: self.group_rows.snapshot(),
             commit_micros: self.commit_micros.snapshot(),
-            failed_commits: self.failed_commits.load(Relaxed),
-            panics: self.panics.load(Relaxed),
-            not_recorded: self.not_recorded.load(Relaxed),
-            unfolded_rows: self.unfolded_rows.load(Relaxed),
-            fold_lag_seconds: Duration::from_micros(self.fold_lag_micros.load(Relaxed)).as_secs_f64(),
-            unreadable_commits: self.unreadable_commits.load(Relaxed),
-            clock_disagreement_seconds: self.clock_disagreement_seconds.load(Relaxed),
-            machine_clock_ahead_seconds: 0.0,
+            ..self.stats.lock().clone()
         }
     }
 
@@ -96,30 +79,10 @@ impl LedgerCounters {
         self.commit_micros.record(took.as_micros() as u64);
     }
 
-    pub(crate) fn commit_failed(&self, rows: usize) {
-        self.failed_commits.fetch_add(1, Relaxed);
-        self.rows_lost(rows);
-    }
-
-    pub(crate) fn panicked(&self) {
-        self.panics.fetch_add(1, Relaxed);
-    }
-
     pub(crate) fn set_backlog(&self, backlog: &Backlog, now_micros: u64) {
-        self.unfolded_rows.store(backlog.rows, Relaxed);
-        self.unreadable_commits.fetch_add(backlog.unreadable, Relaxed);
-        self.set_fold_lag(backlog.lag(now_micros));
-    }
-
-    pub(crate) fn set_fold_lag(&self, lag: Duration) {
-        self.fold_lag_micros.store(lag.as_micros() as u64, Relaxed);
-    }
-
-    pub(crate) fn set_clock_disagreement(&self, seconds: i64) {
-        self.clock_disagreement_seconds.store(seconds, Relaxed);
-    }
-
-    pub(crate) fn rows_lost(&self, rows: usize) {
-        self.not_recorded.fetch_add(rows as u64, Relaxed);
+        let mut stats = self.stats.lock();
+        stats.unfolded_rows = backlog.rows;
+        stats.unreadable_commits += backlog.unreadable;
+        stats.fold_lag_seconds = backlog.lag(now_micros).as_secs_f64();
     }
 }

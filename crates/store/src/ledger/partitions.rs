@@ -8,7 +8,8 @@ use uuid::Uuid;
 use crate::StoreError;
 use crate::database::postgres::ddl::{Changed, change_tables};
 use crate::database::postgres::migrate::{PARTITION_LOCK, table_exists};
-use crate::database::postgres::{count, number};
+use crate::database::postgres::typed;
+use crate::database::sql::{self, params};
 use crate::ledger::postgres::has_unfolded_before;
 use crate::ledger::pruning::Deleted;
 use crate::usage::commit_id::CommitId;
@@ -54,7 +55,7 @@ pub(crate) async fn create_partitions(client: &mut Client, first: u64, count: u6
 /// `false` if too many rows would have to move. `ATTACH` does not lock the other partitions; only the default one is
 /// locked, so that no row is added to it meanwhile.
 async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<bool, StoreError> {
-    let [from, to] = [day, day + 1].map(|day| format!("'{}'", first_id(day)));
+    let [from, to] = [day, day + 1].map(|day| format!("'{}'", Uuid::from_bytes(first_id(day).to_bytes())));
     let [commits_from, commits_to] =
         [day, day + 1].map(|day| CommitId::first_at(day * DAY_MILLIS * 1000).number().to_string());
     for (table, from, to) in [("requests", from, to), ("commits", commits_from, commits_to)] {
@@ -62,7 +63,8 @@ async fn create_partition(transaction: &Transaction<'_>, day: u64) -> Result<boo
         transaction.batch_execute(&format!("LOCK TABLE {table}_others IN ACCESS EXCLUSIVE MODE")).await?;
         let early =
             format!("SELECT count(*) FROM (SELECT FROM {table}_others WHERE {within} LIMIT {MAX_MOVED_ROWS}) AS early");
-        if count(&transaction.query_typed_one(&early, &[]).await?, 0)? == MAX_MOVED_ROWS {
+        let early = transaction.query_typed_one(&early, &[]).await?;
+        if sql::Row::Postgres(&early).get::<u64>(0)? == MAX_MOVED_ROWS {
             return Ok(false);
         }
         let create = format!(
@@ -112,19 +114,22 @@ async fn count_rows(transaction: &Transaction<'_>, part: &Row) -> Result<u64, St
     let (name, estimate): (&str, i64) = (part.try_get(0)?, part.try_get(1)?);
     match u64::try_from(estimate) {
         Ok(many @ MAX_COUNTED_ROWS..) => Ok(many),
-        _ => count(&transaction.query_typed_one(&format!("SELECT count(*) FROM {name}"), &[]).await?, 0),
+        _ => {
+            let count = transaction.query_typed_one(&format!("SELECT count(*) FROM {name}"), &[]).await?;
+            sql::Row::Postgres(&count).get(0)
+        }
     }
 }
 
 /// Returns whether no other replica is creating or dropping partitions.
 async fn try_lock(transaction: &Transaction<'_>) -> Result<bool, StoreError> {
     let lock = "SELECT pg_try_advisory_xact_lock($1)";
-    Ok(transaction.query_typed_one(lock, &[number(&PARTITION_LOCK)]).await?.try_get(0)?)
+    Ok(transaction.query_typed_one(lock, &typed(params![PARTITION_LOCK])).await?.try_get(0)?)
 }
 
 /// The first id of a day's requests.
-fn first_id(day: u64) -> Uuid {
-    Uuid::from_bytes(RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS)).to_bytes())
+fn first_id(day: u64) -> RequestId {
+    RequestId::first_at(Timestamp::from_millis(day * DAY_MILLIS))
 }
 
 fn partition_name(table: &str, day: u64) -> String {

@@ -9,19 +9,20 @@ use std::time::Instant;
 use chat::{RequestId, Timestamp};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient, Row, Statement};
+use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{bytes, count, count_if_any, number, signed};
+use crate::database::postgres::{signed, typed};
+use crate::database::sql::{self, Value, params};
 use crate::ledger::fold::{Backlog, CommitTime};
 use crate::ledger::partitions::{DAY_MILLIS, create_coming_partitions, drop_partitions_before};
 use crate::ledger::postgres_columns::{Columns, fits};
 use crate::ledger::pruning::{ClockReading, Deleted, Due};
 use crate::ledger::queue::QueuedRow;
-use crate::ledger::writer::{CommitError, Committed, LedgerBackend};
+use crate::ledger::writer::{Committed, LedgerBackend};
 use crate::limits::postgres::choose_slot;
 use crate::usage::commit_id::CommitId;
 
@@ -33,54 +34,30 @@ const PRUNE_BATCH_ROWS: i64 = 500;
 pub(crate) struct PostgresLedger {
     server: Server,
     clock: Arc<StoreClock>,
-    open: Option<LedgerConnection>,
+    session: Option<Session>,
     /// The last day that was logged as having no partition.
     day_without_partition: Option<u64>,
     /// The slot of `spending` in which this replica counts.
     slot: i64,
 }
 
-struct LedgerConnection {
-    client: Session,
-    insert: Statement,
-}
-
 impl PostgresLedger {
     pub(crate) fn new(server: Server, clock: Arc<StoreClock>) -> Self {
-        Self { server, clock, open: None, day_without_partition: None, slot: choose_slot() }
+        Self { server, clock, session: None, day_without_partition: None, slot: choose_slot() }
     }
 
-    /// Runs `run` on the connection, after reconnecting if there is none. After any failure the connection is closed, and
-    /// the server rolls back.
-    fn with<T>(
-        &mut self,
-        run: impl AsyncFnOnce(&mut LedgerConnection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let server = self.server.clone();
-        let result = server.block_on(async {
-            let limited = tokio::time::timeout(server.timeout(), async {
-                let open = match self.open.take() {
-                    Some(open) if !open.client.is_closed() => open,
-                    _ => LedgerConnection::new(&server).await?,
-                };
-                run(self.open.insert(open)).await
-            });
-            limited.await.unwrap_or(Err(StoreError::TimedOut))
-        });
-        if result.is_err() {
-            self.open = None;
-        }
-        result
+    fn with<T>(&mut self, run: impl AsyncFnOnce(&mut Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.server.block_on(self.server.with(&mut self.session, run))
     }
 
     fn commit_rows(&mut self, rows: &[&QueuedRow]) -> Result<Option<CommitId>, StoreError> {
         let (commit, slot) = (CommitId::new(self.clock.now_micros()), self.slot);
-        let first = self.with(async |open| open.commit(commit, slot, rows).await);
+        let first = self.with(async |session| self::commit(session, commit, slot, rows).await);
         match first {
             Err(error) if is_transient(&error) => {
                 tracing::info!(cause = %error, "retrying the commit of the ledger on a new connection");
                 let commit = CommitId::new(self.clock.now_micros());
-                self.with(async |open| open.commit(commit, slot, rows).await)
+                self.with(async |session| self::commit(session, commit, slot, rows).await)
             }
             other => other,
         }
@@ -88,8 +65,7 @@ impl PostgresLedger {
 }
 
 impl LedgerBackend for PostgresLedger {
-    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
-        let failed = |error: StoreError| CommitError(error.to_string());
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError> {
         let (good, refused): (Vec<_>, Vec<_>) = (0..group.len()).partition(|&at| fits(&group[at].entry));
         let rows: Vec<_> = good.iter().map(|&at| &group[at]).collect();
         let mut committed = Committed { commit: None, refused };
@@ -101,108 +77,106 @@ impl LedgerBackend for PostgresLedger {
                     match self.commit_rows(&[&group[at]]) {
                         Ok(commit) => committed.commit = commit,
                         Err(error) if is_row_error(&error) => committed.refused.push(at),
-                        Err(other) => return Err(failed(other)),
+                        Err(other) => return Err(other),
                     }
                 }
             }
             Err(error) if rows.len() == 1 && is_row_error(&error) => {
                 committed.refused = (0..group.len()).collect();
             }
-            Err(other) => return Err(failed(other)),
+            Err(other) => return Err(other),
         }
         Ok(committed)
     }
 
     /// Only stores the times: `FoldThread` adds the rows of all replicas to the sums.
-    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError> {
         let (commits, persisted): (Vec<_>, Vec<_>) =
             times.iter().map(|time| (time.commit.number(), signed(time.persisted_at_micros))).unzip();
         if commits.is_empty() {
             return Ok(None);
         }
-        let stored = self.with(async |open| {
+        let stored = self.with(async |session| {
             let store = "INSERT INTO commits (id, persisted_at_us) SELECT * FROM unnest($1::bigint[], $2::bigint[])
                 ON CONFLICT DO NOTHING";
             let parameters = [(&commits as _, Type::INT8_ARRAY), (&persisted as _, Type::INT8_ARRAY)];
-            Ok(open.client.execute_typed(store, &parameters).await?)
+            Ok(session.execute_typed(store, &parameters).await?)
         });
-        stored.map(|_| None).map_err(|error| CommitError(error.to_string()))
+        stored.map(|_| None)
     }
 
-    fn probe(&mut self) -> Result<(), CommitError> {
-        let written = self.with(async |open| {
+    fn probe(&mut self) -> Result<(), StoreError> {
+        let written = self.with(async |session| {
             let filler = vec![0_u8; PROBE_BYTES];
             let write = "INSERT INTO probe VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET filler = excluded.filler";
-            Ok(open.client.execute_typed(write, &[bytes(&filler)]).await?)
+            Ok(session.execute_typed(write, &typed(&[Value::Bytes(&filler)])).await?)
         });
-        written.map(drop).map_err(|error| CommitError(error.to_string()))
+        written.map(drop)
     }
 
-    fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+    fn read_clock(&mut self) -> Result<ClockReading, StoreError> {
         let clock = self.clock.clone();
-        let read = self.with(async |open| {
+        self.with(async |session| {
             let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT time FROM retention_clock)";
             let asked = Instant::now();
-            let row = open.client.query_typed_one(read, &[]).await?;
-            let (server, stored) = (count(&row, 0)?, count_if_any(&row, 1)?.map(Timestamp::from_millis));
+            let row = session.query_typed_one(read, &[]).await?;
+            let row = sql::Row::Postgres(&row);
+            let (server, stored) = (row.get(0)?, row.get_optional(1)?);
             clock.correct(server, asked, Instant::now());
             let newest_row = match stored {
                 Some(_) => None,
-                None => open.client.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
+                None => session.query_typed_opt("SELECT id FROM requests ORDER BY id DESC LIMIT 1", &[]).await?,
             };
-            let newest_row = newest_row.map(|row| request_id(&row)).transpose()?.map(RequestId::timestamp);
+            let newest_row =
+                newest_row.map(|row| sql::Row::Postgres(&row).get(0)).transpose()?.map(RequestId::timestamp);
             Ok(ClockReading { clock: Timestamp::from_micros(server), stored, newest_row })
-        });
-        read.map_err(|error| CommitError(error.to_string()))
+        })
     }
 
-    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
-        let [before, time] = [before, Some(time)].map(|time| time.map(|time| signed(time.as_millis())));
-        let stored = self.with(async |open| {
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError> {
+        let stored = self.with(async |session| {
             let store = "INSERT INTO retention_clock AS stored VALUES (1, $2)
                 ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE stored.time = $1";
-            Ok(open.client.execute_typed(store, &[number(&before), number(&time)]).await?)
+            Ok(session.execute_typed(store, &typed(params![before, time])).await?)
         });
-        stored.map(drop).map_err(|error| CommitError(error.to_string()))
+        stored.map(drop)
     }
 
-    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
-        let deleted = self.with(async |open| {
+    fn delete_ended(&mut self, due: Due) -> Result<(), StoreError> {
+        self.with(async |session| {
             for (delete, times) in due.ended() {
-                let times: Vec<i64> = times.into_iter().map(|time| signed(time.as_millis())).collect();
-                let parameters: Vec<_> = times.iter().map(number).collect();
-                open.client.execute_typed(delete, &parameters).await?;
+                let times: Vec<_> = times.into_iter().map(Value::from).collect();
+                session.execute_typed(delete, &typed(&times)).await?;
             }
             Ok(())
-        });
-        deleted.map_err(|error| CommitError(error.to_string()))
+        })
     }
 
-    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+    fn prune(&mut self, due: Due) -> Result<Deleted, StoreError> {
         let mut left_out = None;
-        let pruned = self.with(async |open| {
-            left_out = create_coming_partitions(&mut open.client, due.clock.as_millis() / DAY_MILLIS).await?;
-            prune(&mut open.client, due).await
+        let pruned = self.with(async |session| {
+            left_out = create_coming_partitions(session, due.clock.as_millis() / DAY_MILLIS).await?;
+            prune(session, due).await
         });
         if let Some(day) = left_out.filter(|day| self.day_without_partition.replace(*day) != Some(*day)) {
             tracing::warn!(day, "this day gets no partition: the default one already holds many of its rows");
         }
-        pruned.map_err(|error| CommitError(error.to_string()))
+        pruned
     }
 
     fn disconnect(&mut self) {
-        self.open = None;
+        self.session = None;
     }
 
     fn close(&mut self) {
-        self.open = None;
+        self.session = None;
     }
 }
 
 async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
     let before = due.rows_before;
-    let first_kept = Uuid::from_bytes(RequestId::first_at(before).to_bytes());
+    let first_kept = RequestId::first_at(before);
     if has_unfolded_before(&*client, first_kept).await? {
         return Ok(Deleted { more: true, ..Deleted::default() }); // rows are deleted only after they are in the sums
     }
@@ -214,9 +188,9 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
              SELECT id FROM requests{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
          AND id NOT IN (SELECT unnest(requests) FROM unfolded) RETURNING id"
     );
-    let rows = client.query_typed(&old, &[(&first_kept, Type::UUID), number(&PRUNE_BATCH_ROWS)]).await?;
+    let rows = client.query_typed(&old, &typed(params![first_kept, PRUNE_BATCH_ROWS])).await?;
     for row in &rows {
-        let at = request_id(row)?.timestamp();
+        let at = sql::Row::Postgres(row).get::<RequestId>(0)?.timestamp();
         deleted.add(1, at, at);
     }
     deleted.more = rows.len() as i64 == PRUNE_BATCH_ROWS;
@@ -225,46 +199,34 @@ async fn prune(client: &mut Client, due: Due) -> Result<Deleted, StoreError> {
              SELECT id FROM commits{among} WHERE id < $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)"
     );
     let first = CommitId::first_at(before.as_millis().saturating_mul(1000)).number();
-    client.execute_typed(&old, &[number(&first), number(&PRUNE_BATCH_ROWS)]).await?;
+    client.execute_typed(&old, &typed(params![first, PRUNE_BATCH_ROWS])).await?;
     Ok(deleted)
 }
 
 /// Whether rows before `first` are not yet in the sums.
-pub(crate) async fn has_unfolded_before(client: &impl GenericClient, first: Uuid) -> Result<bool, StoreError> {
+pub(crate) async fn has_unfolded_before(client: &impl GenericClient, first: RequestId) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM unfolded CROSS JOIN unnest(requests) AS request WHERE request < $1)";
-    Ok(client.query_typed_one(find, &[(&first, Type::UUID)]).await?.try_get(0)?)
+    Ok(client.query_typed_one(find, &typed(params![first])).await?.try_get(0)?)
 }
 
-fn request_id(row: &Row) -> Result<RequestId, StoreError> {
-    Ok(RequestId::from_bytes(row.try_get::<_, Uuid>(0)?.into_bytes()))
-}
-
-impl LedgerConnection {
-    async fn new(server: &Server) -> Result<Self, StoreError> {
-        let client = server.connect().await?;
-        Ok(Self { insert: client.prepare(INSERT).await?, client })
+/// Commits rows under this id; `None` if there are none.
+async fn commit(
+    session: &mut Session,
+    commit: CommitId,
+    slot: i64,
+    rows: &[&QueuedRow],
+) -> Result<Option<CommitId>, StoreError> {
+    if rows.is_empty() {
+        return Ok(None);
     }
-
-    /// Commits rows under this id; `None` if there are none.
-    async fn commit(
-        &mut self,
-        commit: CommitId,
-        slot: i64,
-        rows: &[&QueuedRow],
-    ) -> Result<Option<CommitId>, StoreError> {
-        if rows.is_empty() {
-            return Ok(None);
-        }
-        let permits = rows.iter().filter_map(|row| row.permit.as_ref());
-        let reserved: Vec<Uuid> =
-            permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
-        let columns = Columns::from_entries(rows.iter().map(|row| &row.entry));
-        let number = commit.number();
-        let parameters = columns.parameters(&number, &slot, &reserved);
-        let insert = &self.insert;
-        self.client.commit(async |client| client.execute(insert, &parameters).await).await?;
-        Ok(Some(commit))
-    }
+    let permits = rows.iter().filter_map(|row| row.permit.as_ref());
+    let reserved: Vec<Uuid> = permits.map(|permit| Uuid::from_bytes(permit.reservation().request.to_bytes())).collect();
+    let columns = Columns::from_entries(rows.iter().map(|row| &row.entry));
+    let number = commit.number();
+    let parameters = columns.parameters(&number, &slot, &reserved);
+    let insert = session.prepared(INSERT).await?;
+    session.commit(async |client| client.execute(&insert, &parameters).await).await?;
+    Ok(Some(commit))
 }
 
 /// A single statement, and so a transaction. Lists only rows that did not exist before, counts them against budgets, and

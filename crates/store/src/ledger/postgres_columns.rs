@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::database::postgres::signed;
-use crate::limits::spending::PeriodStarts;
+use crate::limits::spending::period_starts;
 use crate::usage::rollup::{Entry, Figures, Measured};
 use crate::values::Project;
 
@@ -34,7 +34,6 @@ pub(crate) struct Columns<'a> {
 impl<'a> Columns<'a> {
     pub(crate) fn from_entries(rows: impl Iterator<Item = &'a Entry>) -> Self {
         let mut columns = Self::default();
-        let mut starts = PeriodStarts::default();
         for entry in rows {
             let (usage, timings, grounding) = (&entry.usage, &entry.timings, entry.grounding);
             columns.ids.push(Uuid::from_bytes(entry.request_id.to_bytes()));
@@ -55,7 +54,7 @@ impl<'a> Columns<'a> {
             columns.projects.push(entry.project.as_ref().map(Project::as_str));
             columns.runtimes.push(entry.inference.runtime.as_deref());
             columns.finish_reasons.push(entry.inference.finish_reason.map(FinishReason::as_str));
-            let starts = starts.containing(entry.request_id.timestamp());
+            let starts = period_starts(entry.request_id.timestamp());
             columns.periods.iter_mut().zip(starts).for_each(|(column, start)| column.push(signed(start.as_millis())));
         }
         columns

@@ -9,15 +9,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::migrate::FOLD_LOCK;
-use crate::database::postgres::number;
 use crate::database::postgres::server::{Server, Session};
+use crate::database::postgres::typed;
 use crate::database::snapshot::Snapshot;
+use crate::database::sql::params;
 use crate::ledger::counters::LedgerCounters;
 use crate::ledger::fold::{Backlog, log_unreadable, take_ready};
 use crate::ledger::postgres_columns::FigureColumns;
@@ -58,10 +58,12 @@ impl Drop for FoldThread {
 }
 
 fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: &Receiver<()>) {
-    let (mut open, mut failing_since) = (None, None);
+    let (mut session, mut failing_since) = (None, None);
     let mut is_stopped = false;
     loop {
-        let fold = AssertUnwindSafe(|| server.block_on(fold_once(server, &mut open, clock.now_micros())));
+        let now_micros = clock.now_micros();
+        let fold = server.with(&mut session, async |session| fold(session, now_micros).await);
+        let fold = AssertUnwindSafe(|| server.block_on(fold));
         // A panic must not end the thread: rows would no longer be folded.
         let folded = catch_unwind(fold).unwrap_or(Err(StoreError::Panicked));
         let wait = match folded {
@@ -71,11 +73,12 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
                 if backlog.is_ready { Duration::ZERO } else { INTERVAL }
             }
             Err(error) => {
-                open = None;
+                session = None; // also after a panic
                 if failing_since.is_none() {
                     tracing::warn!(cause = %error, "rows could not be added to the sums; retrying twice a second");
                 }
-                counters.set_fold_lag(failing_since.get_or_insert_with(Instant::now).elapsed());
+                let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
+                counters.stats.lock().fold_lag_seconds = failing_for.as_secs_f64();
                 INTERVAL
             }
         };
@@ -90,118 +93,90 @@ fn run(server: &Server, clock: &StoreClock, counters: &LedgerCounters, stopped: 
     }
 }
 
-async fn fold_once(server: &Server, open: &mut Option<FoldConnection>, now_micros: u64) -> Result<Backlog, StoreError> {
-    let limited = tokio::time::timeout(server.timeout(), async {
-        let connection = match open.take() {
-            Some(open) if !open.client.is_closed() => open,
-            _ => FoldConnection::new(server).await?,
-        };
-        open.insert(connection).fold(now_micros).await
-    });
-    limited.await.unwrap_or(Err(StoreError::TimedOut))
+/// Adds rows to the sums, unless another replica holds the lock.
+async fn fold(session: &Session, now_micros: u64) -> Result<Backlog, StoreError> {
+    session.batch_execute("BEGIN").await?;
+    let lock = "SELECT pg_try_advisory_xact_lock($1)";
+    let holds_lock: bool = session.query_typed_one(lock, &typed(params![FOLD_LOCK])).await?.try_get(0)?;
+    let mut snapshot = Snapshot::Postgres(session);
+    let (listed, mut unreadable) = unfolded(&mut snapshot).await?;
+    let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
+    if !holds_lock {
+        ready.iter().for_each(|commit| backlog.add(commit));
+        backlog.is_ready = false;
+    } else if !ready.is_empty() || !unreadable.is_empty() {
+        let mut rollups = Rollups::default();
+        unreadable.extend(each_row(&mut snapshot, &ready, |row| rollups.add(&row)).await?);
+        backlog.unreadable = unreadable.len() as u64;
+        let numbers: Vec<_> = unreadable.iter().map(|commit| commit.number()).collect();
+        session.execute(SET_ASIDE, &[&numbers]).await?;
+        touch_keys(session, &rollups).await?;
+        add_sums(session, &rollups).await?;
+        add_hours(session, &rollups).await?;
+        let commits: Vec<_> = ready.iter().map(|commit| commit.id.number()).collect();
+        session.execute("DELETE FROM unfolded WHERE commit_id = ANY ($1)", &[&commits]).await?;
+    }
+    session.batch_execute("COMMIT").await?;
+    log_unreadable(&unreadable[..backlog.unreadable as usize]);
+    Ok(backlog)
 }
 
-struct FoldConnection {
-    client: Session,
-    touch_keys: Statement,
-    add_sums: Statement,
-    add_hours: Statement,
+async fn touch_keys(session: &Session, rollups: &Rollups) -> Result<(), StoreError> {
+    let (keys, at): (Vec<_>, Vec<_>) =
+        rollups.last_uses().into_iter().map(|(key, at)| (key.to_string(), at.as_millis() as i64)).unzip();
+    if !keys.is_empty() {
+        session.execute(&session.prepared(TOUCH_KEYS).await?, &[&keys, &at]).await?;
+    }
+    Ok(())
 }
 
-impl FoldConnection {
-    async fn new(server: &Server) -> Result<Self, StoreError> {
-        let client = server.connect().await?;
-        Ok(Self {
-            touch_keys: client.prepare(TOUCH_KEYS).await?,
-            add_sums: client.prepare(&ADD_SUMS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
-            add_hours: client.prepare(&ADD_HOURS.replace("ADD_FIGURES", ADD_FIGURES)).await?,
-            client,
-        })
+async fn add_sums(session: &Session, rollups: &Rollups) -> Result<(), StoreError> {
+    let (mut spans, mut starts, mut keys, mut owners, mut projects) = (vec![], vec![], vec![], vec![], vec![]);
+    let (mut figures, mut succeeded) = (FigureColumns::default(), vec![]);
+    for (key, KeySum { figures: sums, succeeded: count }) in rollups.sums() {
+        spans.push(key.span.seconds() as i64);
+        starts.push(key.start as i64);
+        keys.push(key.part.key.to_string());
+        owners.push(key.part.owner.as_ref().map_or("", AccountId::as_str));
+        projects.push(key.part.project.as_ref().map_or("", Project::as_str));
+        succeeded.push(*count as i64);
+        figures.push(sums);
     }
+    if !keys.is_empty() {
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&spans, &starts, &keys, &owners, &projects];
+        parameters.extend(figures.parameters());
+        parameters.push(&succeeded);
+        let add = session.prepared(&ADD_SUMS.replace("ADD_FIGURES", ADD_FIGURES)).await?;
+        session.execute(&add, &parameters).await?;
+    }
+    Ok(())
+}
 
-    /// Adds rows to the sums, unless another replica holds the lock.
-    async fn fold(&mut self, now_micros: u64) -> Result<Backlog, StoreError> {
-        self.client.batch_execute("BEGIN").await?;
-        let lock = "SELECT pg_try_advisory_xact_lock($1)";
-        let holds_lock: bool = self.client.query_typed_one(lock, &[number(&FOLD_LOCK)]).await?.try_get(0)?;
-        let mut snapshot = Snapshot::Postgres(&self.client);
-        let (listed, mut unreadable) = unfolded(&mut snapshot).await?;
-        let (ready, mut backlog) = take_ready(listed, now_micros, MAX_ROWS);
-        if !holds_lock {
-            ready.iter().for_each(|commit| backlog.add(commit));
-            backlog.is_ready = false;
-        } else if !ready.is_empty() || !unreadable.is_empty() {
-            let mut rollups = Rollups::default();
-            unreadable.extend(each_row(&mut snapshot, &ready, |row| rollups.add(&row)).await?);
-            backlog.unreadable = unreadable.len() as u64;
-            let numbers: Vec<_> = unreadable.iter().map(|commit| commit.number()).collect();
-            self.client.execute(SET_ASIDE, &[&numbers]).await?;
-            self.touch_keys(&rollups).await?;
-            self.add_sums(&rollups).await?;
-            self.add_hours(&rollups).await?;
-            let commits: Vec<_> = ready.iter().map(|commit| commit.id.number()).collect();
-            self.client.execute("DELETE FROM unfolded WHERE commit_id = ANY ($1)", &[&commits]).await?;
-        }
-        self.client.batch_execute("COMMIT").await?;
-        log_unreadable(&unreadable[..backlog.unreadable as usize]);
-        Ok(backlog)
+async fn add_hours(session: &Session, rollups: &Rollups) -> Result<(), StoreError> {
+    let (mut scopes, mut starts, mut statuses, mut codes, mut owners) = (vec![], vec![], vec![], vec![], vec![]);
+    let (mut figures, mut last_uses) = (FigureColumns::default(), vec![]);
+    // One array for all latencies, with each row's bounds in it: `unnest` would flatten an array of arrays.
+    let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
+    for (key, sums, counts) in rollups.hours() {
+        scopes.push(key.scope.to_string());
+        starts.push(key.start as i64);
+        statuses.push(key.status as i16);
+        codes.push(key.code.as_str());
+        owners.push(key.owner.as_ref().map_or("", AccountId::as_str));
+        figures.push(sums);
+        last_uses.push(sums.last_at.as_millis() as i64);
+        begins.push(latencies.len() as i32 + 1);
+        latencies.extend(counts.packed());
+        ends.push(latencies.len() as i32);
     }
-
-    async fn touch_keys(&self, rollups: &Rollups) -> Result<(), StoreError> {
-        let (keys, at): (Vec<_>, Vec<_>) =
-            rollups.last_uses().into_iter().map(|(key, at)| (key.to_string(), at.as_millis() as i64)).unzip();
-        if !keys.is_empty() {
-            self.client.execute(&self.touch_keys, &[&keys, &at]).await?;
-        }
-        Ok(())
+    if !scopes.is_empty() {
+        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&scopes, &starts, &statuses, &codes];
+        parameters.extend(figures.parameters());
+        parameters.extend([&last_uses as &(dyn ToSql + Sync), &begins, &ends, &latencies, &owners]);
+        let add = session.prepared(&ADD_HOURS.replace("ADD_FIGURES", ADD_FIGURES)).await?;
+        session.execute(&add, &parameters).await?;
     }
-
-    async fn add_sums(&self, rollups: &Rollups) -> Result<(), StoreError> {
-        let (mut spans, mut starts, mut keys, mut owners, mut projects) = (vec![], vec![], vec![], vec![], vec![]);
-        let (mut figures, mut succeeded) = (FigureColumns::default(), vec![]);
-        for (key, KeySum { figures: sums, succeeded: count }) in rollups.sums() {
-            spans.push(key.span.seconds() as i64);
-            starts.push(key.start as i64);
-            keys.push(key.part.key.to_string());
-            owners.push(key.part.owner.as_ref().map_or("", AccountId::as_str));
-            projects.push(key.part.project.as_ref().map_or("", Project::as_str));
-            succeeded.push(*count as i64);
-            figures.push(sums);
-        }
-        if !keys.is_empty() {
-            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&spans, &starts, &keys, &owners, &projects];
-            parameters.extend(figures.parameters());
-            parameters.push(&succeeded);
-            self.client.execute(&self.add_sums, &parameters).await?;
-        }
-        Ok(())
-    }
-
-    async fn add_hours(&self, rollups: &Rollups) -> Result<(), StoreError> {
-        let (mut scopes, mut starts, mut statuses, mut codes, mut owners) = (vec![], vec![], vec![], vec![], vec![]);
-        let (mut figures, mut last_uses) = (FigureColumns::default(), vec![]);
-        // One array for all latencies, with each row's bounds in it: `unnest` would flatten an array of arrays.
-        let (mut latencies, mut begins, mut ends) = (Vec::new(), vec![], vec![]);
-        for (key, sums, counts) in rollups.hours() {
-            scopes.push(key.scope.to_string());
-            starts.push(key.start as i64);
-            statuses.push(key.status as i16);
-            codes.push(key.code.as_str());
-            owners.push(key.owner.as_ref().map_or("", AccountId::as_str));
-            figures.push(sums);
-            last_uses.push(sums.last_at.as_millis() as i64);
-            begins.push(latencies.len() as i32 + 1);
-            latencies.extend(counts.packed());
-            ends.push(latencies.len() as i32);
-        }
-        if !scopes.is_empty() {
-            let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&scopes, &starts, &statuses, &codes];
-            parameters.extend(figures.parameters());
-            parameters.extend([&last_uses as &(dyn ToSql + Sync), &begins, &ends, &latencies, &owners]);
-            self.client.execute(&self.add_hours, &parameters).await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 const SET_ASIDE: &str = "WITH unreadable AS (DELETE FROM unfolded WHERE commit_id = ANY ($1) RETURNING *)

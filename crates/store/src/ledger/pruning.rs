@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::database::clock::{StoreClock, utc};
 use crate::identity::{challenges, failures, links, sessions};
 use crate::ledger::counters::LedgerCounters;
 use crate::ledger::retention::RetentionClock;
-use crate::ledger::writer::{CommitError, LedgerBackend};
+use crate::ledger::writer::LedgerBackend;
 use crate::limits::changes;
 use crate::service::notices;
 
@@ -116,7 +117,7 @@ impl Pruner {
         backend: &mut dyn LedgerBackend,
         store_clock: &StoreClock,
         counters: &LedgerCounters,
-    ) -> Result<(), CommitError> {
+    ) -> Result<(), StoreError> {
         let (due, read_at) = match self.due {
             Some((due, read_at)) if read_at.elapsed() < INTERVAL => (due, read_at),
             _ => {
@@ -142,7 +143,7 @@ impl Pruner {
         backend: &mut dyn LedgerBackend,
         store_clock: &StoreClock,
         counters: &LedgerCounters,
-    ) -> Result<Due, CommitError> {
+    ) -> Result<Due, StoreError> {
         let ClockReading { clock, stored, newest_row } = backend.read_clock()?;
         let now = Instant::now();
         let watch = match &mut self.watch {
@@ -166,7 +167,7 @@ impl Pruner {
             watch.stored = time;
         }
         store_clock.set_floor(watch.clock.floor());
-        counters.set_clock_disagreement(watch.clock.disagreement_seconds());
+        counters.stats.lock().clock_disagreement_seconds = watch.clock.disagreement_seconds();
         let agreed = watch.clock.agreed();
         if watch.clock.is_disputed() != self.disputed {
             self.disputed = !self.disputed;

@@ -118,7 +118,7 @@ impl Ledger {
         self.counters.row_queued();
         self.commands.try_send(WriterCommand::Record(row)).map_err(|refused| {
             self.counters.rows_dequeued(1);
-            self.counters.rows_lost(1);
+            self.counters.stats.lock().not_recorded += 1;
             match refused {
                 TrySendError::Full(_) => RecordError::QueueFull,
                 TrySendError::Disconnected(_) => RecordError::Stopped,
@@ -197,7 +197,7 @@ mod tests {
     use crate::ledger::postgres::PostgresLedger;
     use crate::ledger::pruning::{ClockReading, Deleted, Due};
     use crate::ledger::sqlite::SqliteLedger;
-    use crate::ledger::writer::{CommitError, Committed};
+    use crate::ledger::writer::Committed;
     use crate::usage::rollup::{Outcome, Timings};
     use crate::values::Viewer;
     use crate::{Backend, Database, PostgresSettings, RequestQuery, Store};
@@ -228,33 +228,33 @@ mod tests {
     }
 
     impl LedgerBackend for Flawed {
-        fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
+        fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError> {
             self.panic_if_broken();
             self.backend.commit(group)
         }
 
-        fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+        fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError> {
             self.backend.fold(times)
         }
 
-        fn probe(&mut self) -> Result<(), CommitError> {
+        fn probe(&mut self) -> Result<(), StoreError> {
             self.panic_if_broken();
             self.backend.probe()
         }
 
-        fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+        fn read_clock(&mut self) -> Result<ClockReading, StoreError> {
             self.backend.read_clock()
         }
 
-        fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+        fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError> {
             self.backend.store_time(before, time)
         }
 
-        fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
+        fn delete_ended(&mut self, due: Due) -> Result<(), StoreError> {
             self.backend.delete_ended(due)
         }
 
-        fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+        fn prune(&mut self, due: Due) -> Result<Deleted, StoreError> {
             self.backend.prune(due)
         }
 

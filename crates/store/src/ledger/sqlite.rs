@@ -18,7 +18,7 @@ use crate::ledger::fold::{Backlog, CommitTime};
 use crate::ledger::pruning::{ClockReading, Deleted, Due};
 use crate::ledger::queue::QueuedRow;
 use crate::ledger::sqlite_fold::{RecentRows, create_merge_function, fold};
-use crate::ledger::writer::{CommitError, Committed, LedgerBackend};
+use crate::ledger::writer::{Committed, LedgerBackend};
 use crate::limits::sqlite::CountedScopes;
 use crate::usage::commit_id::CommitId;
 use crate::usage::rollup::Entry;
@@ -64,13 +64,13 @@ impl SqliteLedger {
     }
 
     /// Runs `run` on the connection, and opens one first if there is none.
-    fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, WriteError>) -> Result<T, CommitError> {
+    fn with<T>(&mut self, run: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let result = match &mut self.connection {
             Some(connection) => run(connection),
             None => {
                 let opened = match self.must_settle {
                     true => reopen(&self.pool),
-                    false => connect(self.pool.path()).map_err(WriteError::from).and_then(prepare),
+                    false => connect(self.pool.path()).and_then(prepare),
                 };
                 opened.and_then(|opened| {
                     self.must_settle = false;
@@ -78,11 +78,10 @@ impl SqliteLedger {
                 })
             }
         };
-        result.map_err(|failure| {
-            if failure.connection_is_lost() {
+        result.inspect_err(|error| {
+            if is_connection_lost(error) {
                 self.disconnect();
             }
-            CommitError(failure.to_string())
         })
     }
 
@@ -96,7 +95,7 @@ impl SqliteLedger {
             if !was_stuck {
                 tracing::warn!(%error, "the checkpoint failed, and the write-ahead log grows");
             }
-            if WriteError::from(error).connection_is_lost() {
+            if is_connection_lost(&error.into()) {
                 self.disconnect();
             }
         }
@@ -104,7 +103,7 @@ impl SqliteLedger {
 }
 
 impl LedgerBackend for SqliteLedger {
-    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError> {
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError> {
         let commit_id = CommitId::new(self.clock.now_micros());
         let mut counted = std::mem::take(&mut self.counted);
         let (committed, rows) = self.with(|connection| commit(connection, group, commit_id, &mut counted))?;
@@ -117,15 +116,16 @@ impl LedgerBackend for SqliteLedger {
         Ok(committed)
     }
 
-    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError> {
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError> {
         let now_micros = self.clock.now_micros();
         let mut recent = std::mem::take(&mut self.recent); // after a failure, they are read from the database
-        let backlog = self.with(|connection| Ok(fold(connection, times, now_micros, &mut recent)?))?;
+        let folded = self.with(|connection| fold(connection, times, now_micros, &mut recent));
+        let backlog = folded.inspect_err(|_| self.disconnect())?;
         self.recent = recent;
         Ok(Some(backlog))
     }
 
-    fn probe(&mut self) -> Result<(), CommitError> {
+    fn probe(&mut self) -> Result<(), StoreError> {
         self.with(|connection| {
             connection.execute(
                 "INSERT INTO probe (id, filler) VALUES (1, randomblob(?1))
@@ -136,11 +136,11 @@ impl LedgerBackend for SqliteLedger {
         })
     }
 
-    fn read_clock(&mut self) -> Result<ClockReading, CommitError> {
+    fn read_clock(&mut self) -> Result<ClockReading, StoreError> {
         self.with(|connection| Ok(read_clock(connection)?))
     }
 
-    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError> {
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError> {
         self.with(|connection| {
             let store = "INSERT INTO retention_clock (id, time) VALUES (1, ?2)
                 ON CONFLICT DO UPDATE SET time = excluded.time WHERE time = ?1";
@@ -149,7 +149,7 @@ impl LedgerBackend for SqliteLedger {
         })
     }
 
-    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError> {
+    fn delete_ended(&mut self, due: Due) -> Result<(), StoreError> {
         self.with(|connection| {
             for (delete, times) in due.ended() {
                 connection.execute(&numbered(delete), params_from_iter(times.into_iter().map(Timestamp::as_millis)))?;
@@ -158,7 +158,7 @@ impl LedgerBackend for SqliteLedger {
         })
     }
 
-    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError> {
+    fn prune(&mut self, due: Due) -> Result<Deleted, StoreError> {
         let deleted = self.with(|connection| prune(connection, due))?;
         self.keep_log_short();
         Ok(deleted)
@@ -179,20 +179,20 @@ impl LedgerBackend for SqliteLedger {
 
 /// Opens the file after a failed fsync: all connections are closed, then the log is settled. Until this succeeds, no
 /// caller in this process gets a connection.
-fn reopen(pool: &Pool) -> Result<Connection, WriteError> {
+fn reopen(pool: &Pool) -> Result<Connection, StoreError> {
     if !pool.suspend(CLOSE_TIMEOUT) {
-        return Err(WriteError::LogInUse);
+        return Err(StoreError::LogInUse);
     }
     let connection = connect(pool.path())?;
     if !settle(&connection)? {
-        return Err(WriteError::LogInUse);
+        return Err(StoreError::LogInUse);
     }
     let connection = prepare(connection)?;
     pool.resume(connect(pool.path())?);
     Ok(connection)
 }
 
-fn prepare(connection: Connection) -> Result<Connection, WriteError> {
+fn prepare(connection: Connection) -> Result<Connection, StoreError> {
     connection.set_prepared_statement_cache_capacity(32);
     create_merge_function(&connection)?;
     Ok(connection)
@@ -204,7 +204,7 @@ fn commit(
     group: &[QueuedRow],
     commit: CommitId,
     counted: &mut CountedScopes,
-) -> Result<(Committed, Vec<Entry>), WriteError> {
+) -> Result<(Committed, Vec<Entry>), StoreError> {
     let mut committed = Committed { commit: None, refused: Vec::new() };
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut recorded = Vec::with_capacity(group.len());
@@ -240,11 +240,11 @@ fn read_clock(connection: &Connection) -> Result<ClockReading, rusqlite::Error> 
     Ok(ClockReading { clock: SystemTime::now().into(), stored, newest_row })
 }
 
-fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
+fn prune(connection: &mut Connection, due: Due) -> Result<Deleted, StoreError> {
     write(connection, |connection| prune_once(connection, due))
 }
 
-fn prune_once(connection: &mut Connection, due: Due) -> Result<Deleted, WriteError> {
+fn prune_once(connection: &mut Connection, due: Due) -> Result<Deleted, StoreError> {
     let mut deleted = Deleted::default();
     let first_kept = RequestId::first_at(due.rows_before);
     let (commits, _) = ready(unfolded(&mut Snapshot::Sqlite(connection)))?;
@@ -320,24 +320,11 @@ fn insert_row(insert: &mut Statement<'_>, entry: &Entry, commit: CommitId) -> Re
     Ok(inserted == 1)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error("{0}")]
-    Sqlite(#[from] rusqlite::Error),
-    #[error("{0}")]
-    Connect(#[from] StoreError),
-    /// Another connection has the file open.
-    #[error("the write-ahead log cannot yet be moved into the database file")]
-    LogInUse,
-}
-
-impl WriteError {
-    /// After a failed fsync the contents of the disk are unknown, so this connection must not be used again.
-    fn connection_is_lost(&self) -> bool {
-        let Self::Sqlite(error) = self else { return true };
-        let code = error.sqlite_error().map(|error| error.extended_code);
-        matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC | ffi::SQLITE_IOERR_TRUNCATE))
-    }
+/// After a failed fsync the contents of the disk are unknown, so the connection must not be used again.
+fn is_connection_lost(error: &StoreError) -> bool {
+    let StoreError::Sqlite(error) = error else { return true };
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC | ffi::SQLITE_IOERR_TRUNCATE))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use chat::Timestamp;
 
+use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::ledger::counters::LedgerCounters;
 use crate::ledger::fold::{Backlog, CommitTime};
@@ -31,24 +32,24 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// A database's part of the ledger. After a failed call, the next one reconnects if the connection is unusable.
 pub(crate) trait LedgerBackend: Send {
     /// Commits a group of rows, all or none. Rows that the database refuses do not fail the others.
-    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, CommitError>;
+    fn commit(&mut self, group: &[QueuedRow]) -> Result<Committed, StoreError>;
 
     /// Stores when commits became durable, and adds rows to the sums; `None` if another thread adds them.
-    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, CommitError>;
+    fn fold(&mut self, times: &[CommitTime]) -> Result<Option<Backlog>, StoreError>;
 
     /// Test write as large as a group.
-    fn probe(&mut self) -> Result<(), CommitError>;
+    fn probe(&mut self) -> Result<(), StoreError>;
 
-    fn read_clock(&mut self) -> Result<ClockReading, CommitError>;
+    fn read_clock(&mut self) -> Result<ClockReading, StoreError>;
 
     /// Stores the ledger's time, unless another process has changed it from `before`.
-    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), CommitError>;
+    fn store_time(&mut self, before: Option<Timestamp>, time: Timestamp) -> Result<(), StoreError>;
 
     /// Deletes sessions, links, challenges and counts that have ended. They are no longer visible.
-    fn delete_ended(&mut self, due: Due) -> Result<(), CommitError>;
+    fn delete_ended(&mut self, due: Due) -> Result<(), StoreError>;
 
     /// Deletes a batch of the rows that are due.
-    fn prune(&mut self, due: Due) -> Result<Deleted, CommitError>;
+    fn prune(&mut self, due: Due) -> Result<Deleted, StoreError>;
 
     /// Drops the connection, which a panic may have left in any state. The next call opens another.
     fn disconnect(&mut self);
@@ -63,10 +64,6 @@ pub(crate) struct Committed {
     /// Indexes in the group of rows that the database refused.
     pub(crate) refused: Vec<usize>,
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct CommitError(pub(crate) String);
 
 pub(crate) struct Writer {
     health: Arc<Health>,
@@ -139,7 +136,7 @@ impl Writer {
     /// is unhealthy until a test write succeeds on another connection.
     fn recover(&mut self, panic: &(dyn Any + Send)) {
         self.health.commit_finished(false);
-        self.counters.panicked();
+        self.counters.stats.lock().panics += 1;
         if self.health.set_failing() {
             let (cause, rows) = (panic_message(panic), self.group.len());
             tracing::error!(cause, rows, "the ledger's writer panicked: completions are refused until it writes again");
@@ -152,7 +149,10 @@ impl Writer {
     /// Replies to every request in the group that its row may not have been committed.
     fn fail_group(&mut self) {
         if !self.group.is_empty() {
-            self.counters.commit_failed(self.group.len());
+            let mut stats = self.counters.stats.lock();
+            stats.failed_commits += 1;
+            stats.not_recorded += self.group.len() as u64;
+            drop(stats);
             let mut replies = Replies::default();
             self.group
                 .drain(..)
@@ -183,7 +183,7 @@ impl Writer {
             }
         };
         self.counters.committed(self.group.len(), began.elapsed());
-        self.counters.rows_lost(committed.refused.len());
+        self.counters.stats.lock().not_recorded += committed.refused.len() as u64;
         self.fold.rows_committed(self.group.len() - committed.refused.len());
         let persisted_at_micros = self.clock.now_micros();
         let mut replies = Replies::default();
@@ -214,7 +214,7 @@ impl Writer {
                 self.fold.done(&backlog.unwrap_or_default());
             }
             Err(failure) => {
-                self.counters.set_fold_lag(self.fold.lag());
+                self.counters.stats.lock().fold_lag_seconds = self.fold.lag().as_secs_f64();
                 let is_first = self.fold.postpone();
                 if !can_write {
                     self.mark_failing(failure);
@@ -245,7 +245,7 @@ impl Writer {
         }
     }
 
-    fn mark_failing(&self, failure: CommitError) {
+    fn mark_failing(&self, failure: StoreError) {
         if self.health.set_failing() {
             tracing::error!(cause = %failure, "the ledger cannot write: completions are refused until it can");
         }

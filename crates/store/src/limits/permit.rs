@@ -38,12 +38,14 @@ pub(crate) enum Keeper {
 /// Commands for the task that shares limits with other replicas.
 pub(crate) enum Reserve {
     /// The permit is sent to the task and back: if the caller has hung up, it is dropped, and the reservation ends.
-    Take {
-        permit: Permit,
-        limits: CallerLimits,
-        reply: oneshot::Sender<Result<Permit, ReserveError>>,
-    },
+    Take(Question),
     Release(Release),
+}
+
+pub(crate) struct Question {
+    pub(crate) permit: Permit,
+    pub(crate) limits: CallerLimits,
+    pub(crate) reply: oneshot::Sender<Result<Permit, ReserveError>>,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -20,10 +20,11 @@ use uuid::Uuid;
 use crate::StoreError;
 use crate::database::clock::StoreClock;
 use crate::database::postgres::server::{Server, Session};
-use crate::database::postgres::{count, number, signed};
-use crate::limits::permit::{Keeper, Permit, Release, Reserve, ReserveError};
+use crate::database::postgres::{signed, typed};
+use crate::database::sql::{self, params};
+use crate::limits::permit::{Keeper, Permit, Question, Release, Reserve, ReserveError};
 use crate::limits::rate::Rate;
-use crate::limits::spending::{PeriodStarts, Spending, SpentInPeriods};
+use crate::limits::spending::{Spending, SpentInPeriods, period_starts};
 use crate::limits::state::{Reservation, ScopeState, Share, State};
 use crate::limits::table::CallerLimits;
 use crate::values::{BudgetPeriod, Scope};
@@ -51,7 +52,7 @@ impl PostgresReservations {
         let task = LimitTask {
             server: server.clone(),
             clock,
-            connection: None,
+            session: None,
             held: HashMap::new(),
             ended: Vec::new(),
             is_in_use: false,
@@ -64,7 +65,7 @@ impl PostgresReservations {
         let (reply, decided) = oneshot::channel();
         let gone = || StoreError::Unreachable("the task for limits has ended".into());
         let permit = Permit::new(reservation, Keeper::Database(self.0.clone()));
-        self.0.send(Reserve::Take { permit, limits, reply }).map_err(|_| gone())?;
+        self.0.send(Reserve::Take(Question { permit, limits, reply })).map_err(|_| gone())?;
         decided.await.unwrap_or_else(|_| Err(gone().into()))
     }
 }
@@ -72,7 +73,7 @@ impl PostgresReservations {
 struct LimitTask {
     server: Server,
     clock: Arc<StoreClock>,
-    connection: Option<LimitConnection>,
+    session: Option<Session>,
     /// Reservations of this replica.
     held: HashMap<RequestId, Held>,
     /// Ended reservations that are still in the table.
@@ -85,12 +86,6 @@ struct Held {
     reservation: Reservation,
     /// Whether it was stored again, possibly after the commit that ended it.
     is_renewed: bool,
-}
-
-struct Question {
-    permit: Permit,
-    limits: CallerLimits,
-    reply: oneshot::Sender<Result<Permit, ReserveError>>,
 }
 
 impl LimitTask {
@@ -107,8 +102,8 @@ impl LimitTask {
             for message in batch.drain(..) {
                 match message {
                     // The caller has hung up: nothing is reserved.
-                    Reserve::Take { reply, .. } if reply.is_closed() => {}
-                    Reserve::Take { permit, limits, reply } => questions.push(Question { permit, limits, reply }),
+                    Reserve::Take(question) if question.reply.is_closed() => {}
+                    Reserve::Take(question) => questions.push(question),
                     Reserve::Release(release) => self.end(release),
                 }
             }
@@ -134,7 +129,7 @@ impl LimitTask {
             Err(_elapsed) => Err(StoreError::TimedOut),
         };
         if let Err(error) = &decided {
-            self.connection = None; // the server rolls back
+            self.session = None; // the server rolls back
             tracing::warn!(cause = %error, "limits could not be shared with other replicas");
         }
         let mut decided = decided.map(Vec::into_iter);
@@ -157,34 +152,37 @@ impl LimitTask {
     /// Decides all questions in their order, and stores the granted reservations.
     async fn transact(&mut self, questions: &[Question]) -> Result<Vec<Result<(), ReserveError>>, StoreError> {
         self.connect().await?;
-        let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
+        let Some(session) = &self.session else { return Err(StoreError::TimedOut) };
         let scopes: BTreeSet<Scope> =
             questions.iter().flat_map(|question| question.limits.iter().map(|(scope, _)| scope)).collect();
         let names: Vec<String> = scopes.iter().chain([&Scope::EachPerson]).map(Scope::to_string).collect();
-        let starts: Vec<[Timestamp; 2]> = {
-            let mut starts = PeriodStarts::default();
-            questions
-                .iter()
-                .map(|question| starts.containing(question.permit.reservation().request.timestamp()))
-                .collect()
-        };
+        let starts: Vec<[Timestamp; 2]> =
+            questions.iter().map(|question| period_starts(question.permit.reservation().request.timestamp())).collect();
         let times: BTreeSet<i64> = starts.iter().flatten().map(|start| signed(start.as_millis())).collect();
         let times: Vec<i64> = times.into_iter().collect();
         let now = self.clock.now();
         let millis = signed(now.as_millis());
-        let session = &open.session;
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
+        // Before the transaction: there they would change the order of the statements.
+        let (lock, reserved, shares, spending, insert, set_shares) = tokio::try_join!(
+            session.prepared(LOCK),
+            session.prepared(RESERVED),
+            session.prepared(SHARES),
+            session.prepared(SPENDING),
+            session.prepared(INSERT),
+            session.prepared(STORE_SHARES),
+        )?;
         // Pipelined; the server runs them one after the other, each with a separate snapshot. So the reads after the lock
         // see everything that its previous holder has committed. Reservations are read before spending: a row that is
         // committed between the two counts twice for a moment, and is never missed.
         let (_, _, reserved, shares, spending) = tokio::try_join!(
             biased;
             session.batch_execute("BEGIN"),
-            session.execute(&open.lock, &of_scopes),
-            session.query(&open.reserved, &at),
-            session.query(&open.shares, &active),
-            session.query(&open.spending, &in_periods),
+            session.execute(&lock, &of_scopes),
+            session.query(&reserved, &at),
+            session.query(&shares, &active),
+            session.query(&spending, &in_periods),
         )?;
         let mut state = read_state(&reserved, &shares)?;
         let spending = read_spending(&spending)?;
@@ -199,8 +197,8 @@ impl LimitTask {
         }
         let granted = questions.iter().zip(&decided).filter(|(_, result)| result.is_ok());
         let granted: Vec<_> = granted.map(|(question, _)| *question.permit.reservation()).collect();
-        let shares = ShareColumns::changed(&state, questions);
-        tokio::try_join!(biased; insert(open, &granted, now), shares.store(open), async {
+        let shares = changed_shares(&state, questions);
+        tokio::try_join!(biased; store(session, &insert, &granted, now), store_shares(session, &set_shares, shares), async {
             Ok(session.batch_execute("COMMIT").await?)
         },)?;
         Ok(decided)
@@ -216,44 +214,48 @@ impl LimitTask {
         let now = self.clock.now();
         let renewed = async {
             self.connect().await?;
-            let Some(open) = &self.connection else { return Err(StoreError::TimedOut) };
-            insert(open, &held, now).await?;
-            let millis = signed(now.as_millis());
-            open.session.execute_typed(DELETE_LAPSED_RESERVATIONS, &[number(&millis)]).await?;
-            open.session.execute_typed(DELETE_UNUSED_SHARES, &[number(&millis)]).await?;
+            let Some(session) = &self.session else { return Err(StoreError::TimedOut) };
+            store(session, &session.prepared(INSERT).await?, &held, now).await?;
+            session.execute_typed(DELETE_LAPSED_RESERVATIONS, &typed(params![now])).await?;
+            session.execute_typed(DELETE_UNUSED_SHARES, &typed(params![now])).await?;
             Ok(())
         };
         if !matches!(timeout(RESERVED_FOR, renewed).await, Ok(Ok(()))) {
-            self.connection = None;
+            self.session = None;
         }
     }
 
     /// Reservations that cannot be deleted now will expire.
     async fn delete_ended(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        if let Some(open) = &self.connection
-            && !matches!(timeout(self.server.timeout(), open.session.execute(&open.delete, &[&ended])).await, Ok(Ok(_)))
-        {
-            self.connection = None;
+        let Some(session) = &self.session else { return };
+        let delete = async { session.execute(&session.prepared(DELETE).await?, &[&ended]).await };
+        if !matches!(timeout(self.server.timeout(), delete).await, Ok(Ok(_))) {
+            self.session = None;
         }
     }
 
     /// Stores the reservations again after reconnecting, because the server may have lost them.
     async fn connect(&mut self) -> Result<(), StoreError> {
-        if self.connection.as_ref().is_some_and(|open| !open.session.is_closed()) {
+        if self.session.as_ref().is_some_and(|session| !session.is_closed()) {
             return Ok(());
         }
-        let open = LimitConnection::open(&self.server).await?;
+        let session = self.server.connect_for_prepared().await?;
         let held: Vec<_> = self.held.values().map(|held| held.reservation).collect();
         self.held.values_mut().for_each(|held| held.is_renewed = true);
-        insert(&open, &held, self.clock.now()).await?;
-        self.connection = Some(open);
+        store(&session, &session.prepared(INSERT).await?, &held, self.clock.now()).await?;
+        self.session = Some(session);
         Ok(())
     }
 }
 
 /// Stores reservations, or renews existing ones.
-async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Timestamp) -> Result<(), StoreError> {
+async fn store(
+    session: &Session,
+    insert: &Statement,
+    reservations: &[Reservation],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     if reservations.is_empty() {
         return Ok(());
     }
@@ -263,7 +265,7 @@ async fn insert(open: &LimitConnection, reservations: &[Reservation], now: Times
         reservations.iter().map(|reservation| reservation.owner.map(|owner| owner.to_string())).collect();
     let tokens: Vec<i64> = reservations.iter().map(|reservation| signed(reservation.tokens)).collect();
     let until = signed((now + RESERVED_FOR).as_millis());
-    open.session.execute(&open.insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
+    session.execute(insert, &[&requests, &keys, &owners, &tokens, &until]).await?;
     Ok(())
 }
 
@@ -273,24 +275,21 @@ fn id(request: RequestId) -> Uuid {
 
 fn read_state(reserved: &[Row], shares: &[Row]) -> Result<State, StoreError> {
     let mut state = State::default();
-    for row in reserved {
-        let key = row.try_get::<_, &str>(0)?.parse().map_err(|_| StoreError::Corrupt("reservation"))?;
-        let owner = row.try_get::<_, Option<&str>>(1)?.map(str::parse).transpose();
-        let owner = owner.map_err(|_| StoreError::Corrupt("reservation"))?;
-        for scope in Scope::all_of(key, owner) {
+    for row in reserved.iter().map(sql::Row::Postgres) {
+        for scope in Scope::all_of(row.get(0)?, row.get_optional(1)?) {
             let state = state.scopes.entry(scope).or_default();
-            state.requests += count(row, 2)?;
-            state.tokens += count(row, 3)?;
+            state.requests += row.get::<u64>(2)?;
+            state.tokens += row.get::<u64>(3)?;
         }
     }
-    for row in shares {
-        let state = state.scopes.entry(row.try_get::<_, &str>(0)?.parse()?).or_default();
-        let rate = Rate::from_column(count(row, 2)?);
-        match row.try_get::<_, Option<&str>>(1)? {
+    for row in shares.iter().map(sql::Row::Postgres) {
+        let state = state.scopes.entry(row.get::<String>(0)?.parse()?).or_default();
+        let rate = Rate::from_column(row.get(2)?);
+        match row.get_optional::<String>(1)? {
             None => state.rate = rate,
             Some(party) => {
-                let [started_at, active_until] = [count(row, 3)?, count(row, 4)?].map(Timestamp::from_millis);
-                state.parties.insert(party.parse()?, Share { rate, started_at, active_until });
+                let share = Share { rate, started_at: row.get(3)?, active_until: row.get(4)? };
+                state.parties.insert(party.parse()?, share);
             }
         }
     }
@@ -298,95 +297,54 @@ fn read_state(reserved: &[Row], shares: &[Row]) -> Result<State, StoreError> {
 }
 
 fn read_spending(rows: &[Row]) -> Result<HashMap<(Scope, BudgetPeriod, Timestamp), Spending>, StoreError> {
-    let read = |row: &Row| {
-        let period: &str = row.try_get(1)?;
+    let read = |row: sql::Row<'_>| {
+        let period: String = row.get(1)?;
         let period = BudgetPeriod::ALL.into_iter().find(|known| known.as_str() == period);
         let period = period.ok_or(StoreError::Corrupt("period"))?;
-        let spent = Spending { requests: count(row, 3)?, tokens: count(row, 4)?, unmeasured: 0 };
-        Ok(((row.try_get::<_, &str>(0)?.parse()?, period, Timestamp::from_millis(count(row, 2)?)), spent))
+        let spent = Spending { requests: row.get(3)?, tokens: row.get(4)?, unmeasured: 0 };
+        Ok(((row.get::<String>(0)?.parse()?, period, row.get(2)?), spent))
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(sql::Row::Postgres).map(read).collect()
 }
 
-/// Rates of scopes, and the shares of parties in them, as arrays.
-#[derive(Default)]
-struct ShareColumns {
-    scopes: Vec<String>,
-    /// Empty for the scope itself.
-    parties: Vec<String>,
-    rates: Vec<i64>,
-    started: Vec<i64>,
-    active: Vec<i64>,
+/// A row of `shares`: scope, party (empty for the scope itself), rate, and the times of `Share`.
+type ShareRow = (String, String, i64, i64, i64);
+
+/// The rates and shares that these questions can have changed, in the order in which replicas lock them.
+fn changed_shares(state: &State, questions: &[Question]) -> Vec<ShareRow> {
+    let asked: BTreeSet<(String, Scope)> = questions
+        .iter()
+        .flat_map(|question| question.limits.iter())
+        .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
+        .map(|(scope, _)| (scope.to_string(), scope))
+        .collect();
+    let parties: BTreeSet<Scope> =
+        questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
+    let row = |scope: &str, party: String, share: &Share| {
+        let times = [share.started_at, share.active_until].map(|time| signed(time.as_millis()));
+        (scope.to_owned(), party, signed(share.rate.column()), times[0], times[1])
+    };
+    let mut rows = Vec::new();
+    for (name, scope) in asked {
+        let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
+        rows.push(row(&name, String::new(), &Share { rate: *rate, ..Share::default() }));
+        let known = parties.iter().filter_map(|party| Some((party, shares.get(party)?)));
+        rows.extend(known.map(|(party, share)| row(&name, party.to_string(), share)));
+    }
+    rows
 }
 
-impl ShareColumns {
-    /// The rates and shares that these questions can have changed, in the order in which replicas lock them.
-    fn changed(state: &State, questions: &[Question]) -> Self {
-        let mut columns = Self::default();
-        let asked: BTreeSet<(String, Scope)> = questions
-            .iter()
-            .flat_map(|question| question.limits.iter())
-            .filter(|(_, limits)| limits.per_minute.is_some() || limits.in_flight.is_some())
-            .map(|(scope, _)| (scope.to_string(), scope))
-            .collect();
-        let parties: BTreeSet<Scope> =
-            questions.iter().flat_map(|question| question.permit.reservation().scopes()).collect();
-        for (name, scope) in asked {
-            let Some(ScopeState { rate, parties: shares, .. }) = state.scopes.get(&scope) else { continue };
-            columns.push(&name, None, &Share { rate: *rate, ..Share::default() });
-            for (party, share) in parties.iter().filter_map(|party| Some((party, shares.get(party)?))) {
-                columns.push(&name, Some(*party), share);
-            }
-        }
-        columns
+async fn store_shares(session: &Session, statement: &Statement, rows: Vec<ShareRow>) -> Result<(), StoreError> {
+    if !rows.is_empty() {
+        let (scopes, parties, rates, started, active): (Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
+            rows.into_iter().collect();
+        session.execute(statement, &[&scopes, &parties, &rates, &started, &active]).await?;
     }
-
-    async fn store(&self, open: &LimitConnection) -> Result<(), StoreError> {
-        if !self.scopes.is_empty() {
-            let columns: [&Value; 5] = [&self.scopes, &self.parties, &self.rates, &self.started, &self.active];
-            open.session.execute(&open.store_shares, &columns).await?;
-        }
-        Ok(())
-    }
-
-    fn push(&mut self, scope: &str, party: Option<Scope>, share: &Share) {
-        self.scopes.push(scope.to_owned());
-        self.parties.push(party.map_or_else(String::new, |party| party.to_string()));
-        self.rates.push(signed(share.rate.column()));
-        self.started.push(signed(share.started_at.as_millis()));
-        self.active.push(signed(share.active_until.as_millis()));
-    }
+    Ok(())
 }
 
 /// A statement's parameter.
 type Value = dyn ToSql + Sync;
-
-struct LimitConnection {
-    session: Session,
-    lock: Statement,
-    reserved: Statement,
-    shares: Statement,
-    spending: Statement,
-    insert: Statement,
-    store_shares: Statement,
-    delete: Statement,
-}
-
-impl LimitConnection {
-    async fn open(server: &Server) -> Result<Self, StoreError> {
-        let session = server.connect_for_prepared().await?;
-        let (lock, reserved, shares, spending, insert, store_shares, delete) = tokio::try_join!(
-            session.prepare(LOCK),
-            session.prepare(RESERVED),
-            session.prepare(SHARES),
-            session.prepare(SPENDING),
-            session.prepare(INSERT),
-            session.prepare(STORE_SHARES),
-            session.prepare(DELETE),
-        )?;
-        Ok(Self { session, lock, reserved, shares, spending, insert, store_shares, delete })
-    }
-}
 
 /// In a fixed order, to avoid deadlocks between replicas.
 const LOCK: &str = "SELECT 1 FROM limits WHERE scope = ANY($1) ORDER BY scope, kind FOR UPDATE";

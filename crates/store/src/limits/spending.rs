@@ -4,7 +4,6 @@
 //! the count by hanging up early. Tokens count if a runtime measured them.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use chat::{KeyId, RequestId, Timestamp};
 
@@ -134,7 +133,6 @@ impl ScopeRange {
 pub(crate) struct SpendingSums {
     /// By scope and the starts of day and month.
     sums: BTreeMap<(Scope, [Timestamp; 2]), Spending>,
-    starts: PeriodStarts,
 }
 
 impl SpendingSums {
@@ -150,8 +148,8 @@ impl SpendingSums {
         if spending == Spending::default() {
             return;
         }
+        let starts = period_starts(request.timestamp());
         for scope in Scope::all_of(key, owner).filter(is_counted) {
-            let starts = self.starts.containing(request.timestamp());
             self.sums.entry((scope, starts)).or_default().add(spending);
         }
     }
@@ -161,22 +159,9 @@ impl SpendingSums {
     }
 }
 
-/// The starts of day and month, cached because they are nearly always the same for all rows of a commit.
-#[derive(Default)]
-pub(crate) struct PeriodStarts {
-    day: Range<Timestamp>,
-    starts: [Timestamp; 2],
-}
-
-impl PeriodStarts {
-    /// In the order of `BudgetPeriod::ALL`.
-    pub(crate) fn containing(&mut self, time: Timestamp) -> [Timestamp; 2] {
-        if !self.day.contains(&time) {
-            self.day = BudgetPeriod::Day.start(time)..BudgetPeriod::Day.end(time);
-            self.starts = BudgetPeriod::ALL.map(|period| period.start(time));
-        }
-        self.starts
-    }
+/// The starts of the day and month of a time, in the order of `BudgetPeriod::ALL`.
+pub(crate) fn period_starts(time: Timestamp) -> [Timestamp; 2] {
+    BudgetPeriod::ALL.map(|period| period.start(time))
 }
 
 #[cfg(test)]

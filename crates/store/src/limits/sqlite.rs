@@ -16,7 +16,7 @@ use crate::database::clock::StoreClock;
 use crate::database::sqlite::Sqlite;
 use crate::limits::changes::LIMITS_VERSION;
 use crate::limits::permit::{Keeper, Permit, ReserveError};
-use crate::limits::spending::{PeriodStarts, Spending, SpendingSums, SpentInPeriods};
+use crate::limits::spending::{Spending, SpendingSums, SpentInPeriods, period_starts};
 use crate::limits::state::{Reservation, State};
 use crate::limits::table::{CallerLimits, LimitTable};
 use crate::usage::rollup::Entry;
@@ -45,7 +45,7 @@ impl SqliteReservations {
         clock: &Arc<StoreClock>,
     ) -> Result<Permit, ReserveError> {
         self.keep_limits()?;
-        let starts = PeriodStarts::default().containing(reservation.request.timestamp());
+        let starts = period_starts(reservation.request.timestamp());
         // Held while the sums are read, so that requests that end meanwhile are either in the sums or still reserved.
         let mut state = self.reserved.lock();
         let spent = self.spent(limits, starts)?;

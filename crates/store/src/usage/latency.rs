@@ -128,33 +128,11 @@ impl Latencies {
     }
 }
 
-/// Adds two encoded forms: unchanged parts of `base` are copied without decoding. Roll-ups are merged for every group of
-/// rows, and decoding would take most of the writer's time. `None` if either is malformed.
-pub(crate) fn merge_encoded(base: &[u8], mut added: &[u8]) -> Option<Vec<u8>> {
-    let mut merged = Vec::with_capacity(base.len() + added.len());
-    let mut rest = base;
-    while !added.is_empty() {
-        let (slot, mut count) = (take_varint(&mut added)?, take_varint(&mut added)?);
-        let stretch = rest;
-        let mut before = stretch; // the rest of the stretch after the slots that are smaller than this one
-        while !rest.is_empty() {
-            let (other, others) = (take_varint(&mut rest)?, take_varint(&mut rest)?);
-            if other >= slot {
-                if other == slot {
-                    count += others;
-                } else {
-                    rest = before;
-                }
-                break;
-            }
-            before = rest;
-        }
-        merged.extend_from_slice(&stretch[..stretch.len() - before.len()]);
-        push_varint(&mut merged, slot);
-        push_varint(&mut merged, count);
-    }
-    merged.extend_from_slice(rest);
-    Some(merged)
+/// Adds two encoded forms; `None` if either is malformed.
+pub(crate) fn merge_encoded(base: &[u8], added: &[u8]) -> Option<Vec<u8>> {
+    let mut all = Latencies::decode(base)?;
+    all.merge(&Latencies::decode(added)?);
+    Some(all.encode())
 }
 
 /// Below 8 each number has its own bucket; above, each doubling has eight.

@@ -3,9 +3,9 @@
 //!
 //! Rows are deleted after the retention, sums are not. So an hour whose rows no longer all exist is counted whole.
 
+use crate::usage::latency::Latencies;
 use crate::usage::query::{Period, RequestScope};
-use crate::usage::report::RollupRow;
-use crate::usage::rollup::{KeySum, LedgerRow, Resolution, RollupKey, Rollups, SumKey};
+use crate::usage::rollup::{Figures, KeySum, LedgerRow, Resolution, RollupKey, Rollups, SumKey};
 use crate::values::Scope;
 
 pub(crate) struct PendingRows {
@@ -54,17 +54,10 @@ impl PendingRows {
         &self.unfolded
     }
 
-    pub(crate) fn hours(&self, scope: RequestScope) -> impl Iterator<Item = RollupRow> {
+    pub(crate) fn hours(&self, scope: RequestScope) -> impl Iterator<Item = (&RollupKey, &Figures, &Latencies)> {
         let whole = self.period.whole_hours();
         let unfolded = self.unfolded.hours().filter(move |(key, ..)| whole.contains(&key.start));
-        let all = unfolded.chain(self.of_cut_hours.hours()).filter(move |(key, ..)| scope.counts(key));
-        all.map(|(key, figures, latencies)| RollupRow {
-            start: key.start,
-            status: key.status,
-            code: key.code.clone(),
-            figures: *figures,
-            latencies: latencies.clone(),
-        })
+        unfolded.chain(self.of_cut_hours.hours()).filter(move |(key, ..)| scope.counts(key))
     }
 
     /// By hour, key, owner and project.

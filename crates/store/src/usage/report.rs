@@ -17,37 +17,31 @@ pub(crate) struct ReportBuilder {
     failed_latencies: Latencies,
 }
 
-pub(crate) struct RollupRow {
-    pub(crate) start: u64,
-    pub(crate) status: u16,
-    /// Empty for a success.
-    pub(crate) code: String,
-    pub(crate) figures: Figures,
-    pub(crate) latencies: Latencies,
-}
-
 impl ReportBuilder {
     pub(crate) fn new(step: Step) -> Self {
         Self { step, slices: BTreeMap::new(), outcomes: BTreeMap::new(), failed_latencies: Latencies::default() }
     }
 
-    pub(crate) fn add(&mut self, part: RollupRow) {
-        let start = Timestamp::from_seconds(self.step.resolution().start_of(part.start));
+    /// Adds a roll-up; `code` is empty for a success.
+    pub(crate) fn add(&mut self, start: u64, status: u16, code: &str, figures: &Figures, latencies: &Latencies) {
+        let start = Timestamp::from_seconds(self.step.resolution().start_of(start));
         let empty = || UsageGroup::new(GroupLabel::Time(start), Figures::default(), 0);
         let slice = self.slices.entry(start).or_insert_with(empty);
-        slice.figures.merge(&part.figures);
-        if part.code.is_empty() {
-            slice.succeeded += part.figures.requests;
-            slice.latencies.merge(&part.latencies);
+        slice.figures.merge(figures);
+        if code.is_empty() {
+            slice.succeeded += figures.requests;
+            slice.latencies.merge(latencies);
         } else {
-            self.failed_latencies.merge(&part.latencies);
+            self.failed_latencies.merge(latencies);
         }
-        self.outcomes.entry((part.status, part.code)).or_default().merge(&part.figures);
+        self.outcomes.entry((status, code.to_owned())).or_default().merge(figures);
     }
 
     /// Adds the rows that the roll-ups do not contain.
     pub(crate) fn finish(mut self, scope: RequestScope, pending: &PendingRows, now: Timestamp) -> UsageReport {
-        pending.hours(scope).for_each(|row| self.add(row));
+        for (key, figures, latencies) in pending.hours(scope) {
+            self.add(key.start, key.status, &key.code, figures, latencies);
+        }
         let period = pending.period();
         let mut report = UsageReport {
             since: period.start(),

@@ -11,7 +11,7 @@ use crate::usage::groups::{Groups, KnownKey, Names};
 use crate::usage::pending::PendingRows;
 use crate::usage::prices::{SELECT_PRICES, price_list, price_row};
 use crate::usage::query::{Grouping, Period, Person, RequestScope, Step, UsageQuery, UsageReport};
-use crate::usage::report::{ReportBuilder, RollupRow};
+use crate::usage::report::ReportBuilder;
 use crate::usage::rollup::{Figures, KeySum, Measured, Part, Resolution, sum_ranges};
 use crate::usage::unfolded::{rows_between, unfolded_sums};
 use crate::values::Viewer;
@@ -84,13 +84,8 @@ async fn read_rollups(
     let hours = pending.period().whole_hours();
     let (party, mut sums) = (scope.scope.to_string(), ReportBuilder::new(step));
     let add = |row: &Row<'_>| {
-        sums.add(RollupRow {
-            start: row.get(0)?,
-            status: row.get(1)?,
-            code: row.get(2)?,
-            latencies: row.get(3)?,
-            figures: Figures { last_at: row.get(4)?, ..figures(row, 5)? },
-        });
+        let figures = Figures { last_at: row.get(4)?, ..figures(row, 5)? };
+        sums.add(row.get(0)?, row.get(1)?, &row.get::<String>(2)?, &figures, &row.get(3)?);
         Ok(())
     };
     snapshot.each(read, params![&*party, hours.start, hours.end, scope.owner.as_ref()], add).await?;

@@ -237,7 +237,7 @@ impl Failure for ProvidedSignInError {
     fn into_store_error(self) -> Option<StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            _ => None,
+            Self::Refused(_) => None,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use store::{
     Access, AccountError, AccountId, ChallengePurpose, CodeTry, Credentials, NewAccount, Origin, PersonName, Proof,
-    ProvidedPerson, ProvidedSignInError, RecoveryCode, Role, SecondFactorCode, SignInError, SignInMethod,
-    StartedSession, Store, Token, UsedPasskey, Viewer,
+    ProvidedPerson, ProvidedSignInError, ProviderRefusal, RecoveryCode, Role, SecondFactorCode, SignInError,
+    SignInMethod, StartedSession, Store, Token, UsedPasskey, Viewer,
 };
 
 use crate::database::TestDatabase;
@@ -74,13 +74,13 @@ async fn a_provided_person_keeps_their_account_and_follows_their_groups(database
         let other = ProvidedPerson { is_email_verified, ..person("3", "ada@example.com", None) };
         assert!(matches!(
             store.provider_accounts().sign_in(&other, &origin()).await,
-            Err(ProvidedSignInError::EmailTaken)
+            Err(ProvidedSignInError::Refused(ProviderRefusal::EmailTaken))
         ));
     }
     let unverified = ProvidedPerson { is_email_verified: Some(false), ..person("3", "eve@example.com", None) };
     assert!(matches!(
         store.provider_accounts().sign_in(&unverified, &origin()).await,
-        Err(ProvidedSignInError::UnverifiedEmail)
+        Err(ProvidedSignInError::Refused(ProviderRefusal::UnverifiedEmail))
     ));
 
     let issuer = "https://login.example.com";
@@ -158,7 +158,7 @@ async fn an_account_belongs_to_one_person_of_the_provider(database: TestDatabase
     let newcomer = person("2", "ada@example.com", None);
     assert!(matches!(
         store.provider_accounts().sign_in(&newcomer, &origin()).await,
-        Err(ProvidedSignInError::AnotherPerson)
+        Err(ProvidedSignInError::Refused(ProviderRefusal::ConnectedElsewhere))
     ));
     let elsewhere = ProvidedPerson { issuer: "https://other.example.com".into(), ..newcomer.clone() };
     let id = ada.session.viewer.account().unwrap().id;
@@ -464,7 +464,7 @@ async fn a_deleted_person_can_return_when_an_administrator_allows_it(database: T
     for returning in [&ada, &renamed, &person("2", "ada@example.com", None), &person("3", "grace@example.com", None)] {
         assert!(matches!(
             store.provider_accounts().sign_in(returning, &origin()).await,
-            Err(ProvidedSignInError::Deleted)
+            Err(ProvidedSignInError::Refused(ProviderRefusal::Deleted))
         ));
     }
     assert_eq!(store.provider_accounts().deleted_people(admin).await.unwrap().len(), 2);

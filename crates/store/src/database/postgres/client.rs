@@ -99,14 +99,6 @@ impl PooledClient {
         self.run(1, async |client| Ok(client.execute_typed(sql, &typed(parameters)).await?)).await
     }
 
-    pub(crate) async fn query_typed(
-        &mut self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
-        self.run(1, async |client| Ok(client.query_typed(sql, parameters).await?)).await
-    }
-
     pub(crate) async fn commit(&mut self) -> Result<(), StoreError> {
         self.state = ClientState::Commit;
         let session = self.session();

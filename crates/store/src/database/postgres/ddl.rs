@@ -7,7 +7,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Transaction};
 
 use crate::StoreError;
-use crate::database::postgres::number;
+use crate::database::postgres::typed;
+use crate::database::sql::params;
 
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -62,7 +63,7 @@ async fn lock_holders(client: &Client) -> Result<String, StoreError> {
         let (pid, program, statement): (i32, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
         Ok(format!("{program} (process {pid}, {statement}, for {} s)", row.try_get::<_, i64>(3)?))
     };
-    let holders = client.query_typed(list, &[number(&waited)]).await?;
+    let holders = client.query_typed(list, &typed(params![waited])).await?;
     let holders = holders.iter().map(describe).collect::<Result<Vec<_>, StoreError>>()?;
     Ok(holders.join(", "))
 }

@@ -6,8 +6,9 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::StoreError;
 use crate::database::postgres::ddl::{Changed, change_tables};
-use crate::database::postgres::{number, text};
+use crate::database::postgres::typed;
 use crate::database::schema::{MIGRATIONS, Migration};
+use crate::database::sql::params;
 
 /// Advisory locks, with numbers that other programs are unlikely to use.
 const MIGRATION_LOCK: i64 = 0x6164_7269_6100_0001;
@@ -39,7 +40,7 @@ async fn apply(client: &mut Client, steps: &[String]) -> Result<(), StoreError> 
             return Err(StoreError::SchemaTooNew { found, known });
         }
         // Held between two attempts, so that only one starting replica at a time blocks those that serve.
-        let lock = client.query_typed_one("SELECT pg_try_advisory_lock($1)", &[number(&MIGRATION_LOCK)]).await?;
+        let lock = client.query_typed_one("SELECT pg_try_advisory_lock($1)", &typed(params![MIGRATION_LOCK])).await?;
         if lock.try_get(0)? {
             break;
         }
@@ -50,7 +51,7 @@ async fn apply(client: &mut Client, steps: &[String]) -> Result<(), StoreError> 
         tokio::time::sleep(pause).await;
         pause = longest.min(pause * 2);
     }
-    client.query_typed("SELECT pg_advisory_unlock($1)", &[number(&MIGRATION_LOCK)]).await?;
+    client.query_typed("SELECT pg_advisory_unlock($1)", &typed(params![MIGRATION_LOCK])).await?;
     Ok(())
 }
 
@@ -86,7 +87,7 @@ async fn version(client: &impl GenericClient) -> Result<Option<i64>, StoreError>
 pub(crate) async fn table_exists(client: &impl GenericClient, table: &str) -> Result<bool, StoreError> {
     let find = "SELECT EXISTS (SELECT FROM pg_tables
         WHERE tablename = $1 AND schemaname = ANY (current_schemas(false)))";
-    Ok(client.query_typed(find, &[text(&table)]).await?.first().is_some_and(|row| row.get(0)))
+    Ok(client.query_typed(find, &typed(params![table])).await?.first().is_some_and(|row| row.get(0)))
 }
 
 #[cfg(test)]

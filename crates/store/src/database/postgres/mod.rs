@@ -15,14 +15,14 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chat::KeyId;
 use deadpool::managed::{Pool, Timeouts};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, GenericClient, Row};
+use tokio_postgres::{Client, GenericClient};
 
 use crate::StoreError;
-use crate::database::clock::{ServerClock, StoreClock};
+use crate::database::clock::StoreClock;
+use crate::database::sql;
 
 use client::Manager;
 pub(crate) use client::{PooledClient, typed};
@@ -55,8 +55,7 @@ impl Postgres {
         require_separate_session(&server, &session).await?;
         migrate::migrate(&mut session).await?;
         let asked = Instant::now();
-        let clock = ServerClock::new(server_micros(&*session).await?, asked, Instant::now());
-        let clock = Arc::new(StoreClock::server(clock));
+        let clock = Arc::new(StoreClock::server(server_micros(&*session).await?, asked, Instant::now()));
         drop(session);
         let limits = Timeouts { wait: Some(settings.timeout), create: None, recycle: None };
         let pool = Pool::builder(Manager(server.clone()))
@@ -76,12 +75,11 @@ impl Postgres {
 
     /// Server settings that could lose rows.
     pub(crate) async fn faults(&self) -> Result<Vec<String>, StoreError> {
-        let mut client = self.client().await?;
         let risky = "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'";
-        let rows = client.query_typed(risky, &[]).await?;
-        let describe =
-            |row: &Row| Ok(format!("the server runs with {} = off: a crash may lose rows", row.try_get::<_, &str>(0)?));
-        rows.iter().map(describe).collect()
+        let describe = |row: &sql::Row<'_>| {
+            Ok(format!("the server runs with {} = off: a crash may lose rows", row.get::<String>(0)?))
+        };
+        sql::Connection::Postgres(self.client().await?).query(risky, &[], describe).await
     }
 }
 
@@ -105,41 +103,15 @@ async fn backend_pid(client: &Client) -> Result<i32, StoreError> {
 /// The server's clock, in microseconds since 1970.
 pub(crate) async fn server_micros(client: &impl GenericClient) -> Result<u64, StoreError> {
     let read = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    count(&client.query_typed_one(read, &[]).await?, 0)
+    sql::Row::Postgres(&client.query_typed_one(read, &[]).await?).get(0)
 }
 
 /// A parameter with its type, so that a statement needs no separate round trip to prepare it.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-pub(crate) fn text<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::TEXT)
-}
-
-pub(crate) fn number<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::INT8)
-}
-
-pub(crate) fn bytes<'a>(value: &'a (impl ToSql + Sync)) -> Parameter<'a> {
-    (value, Type::BYTEA)
-}
-
 /// A time or a count in the form of the database.
 pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// A column that holds a time or a count.
-pub(crate) fn count(row: &Row, column: usize) -> Result<u64, StoreError> {
-    u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| StoreError::Corrupt("number"))
-}
-
-pub(crate) fn count_if_any(row: &Row, column: usize) -> Result<Option<u64>, StoreError> {
-    let value: Option<i64> = row.try_get(column)?;
-    value.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("number"))
-}
-
-pub(crate) fn key_id(row: &Row, column: usize) -> Result<KeyId, StoreError> {
-    row.try_get::<_, &str>(column)?.parse().map_err(|_| StoreError::Corrupt("key id"))
 }
 
 /// An error with all its causes, which the driver's message omits.

@@ -1,16 +1,18 @@
 //! Connections to the server. One thread drives all of them, so that none depends on the thread that opened it.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::StoreError;
@@ -77,7 +79,8 @@ impl Server {
                 let has_warned = Arc::new(AtomicBool::new(false));
                 let driven = tokio::spawn(drive(connection, has_warned.clone()));
                 let open = Some((client, driven));
-                let session = Session { open, server: server.clone(), is_committing: false, has_warned };
+                let (server, prepared) = (server.clone(), Box::default());
+                let session = Session { open, server, prepared, is_committing: false, has_warned };
                 session.batch_execute(&session_settings(timeout)).await?;
                 Ok(session)
             });
@@ -93,6 +96,27 @@ impl Server {
         let set = session.batch_execute("SET plan_cache_mode = force_generic_plan");
         tokio::time::timeout(self.timeout, set).await.map_err(|_elapsed| StoreError::TimedOut)??;
         Ok(session)
+    }
+
+    /// Runs `run` on the kept connection, after connecting if there is none. After any failure the connection is closed,
+    /// and the server rolls back.
+    pub(crate) async fn with<T>(
+        &self,
+        kept: &mut Option<Session>,
+        run: impl AsyncFnOnce(&mut Session) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let limited = tokio::time::timeout(self.timeout, async {
+            let session = match kept.take() {
+                Some(session) if !session.is_closed() => session,
+                _ => self.connect().await?,
+            };
+            run(kept.insert(session)).await
+        });
+        let result = limited.await.unwrap_or(Err(StoreError::TimedOut));
+        if result.is_err() {
+            *kept = None;
+        }
+        result
     }
 
     /// Runs a future on the driver's thread, to its end even if the caller is dropped.
@@ -138,6 +162,8 @@ pub(crate) struct Session {
     /// The client, and the task that drives the connection until it is closed. `None` after `close`.
     open: Option<(Client, JoinHandle<()>)>,
     server: Server,
+    /// Statements by their text.
+    prepared: Box<Mutex<HashMap<String, Statement>>>,
     is_committing: bool,
     has_warned: Arc<AtomicBool>,
 }
@@ -145,6 +171,17 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// A statement that is prepared once per connection.
+    pub(crate) async fn prepared(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+        let known = self.prepared.lock().get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.prepare(sql).await?;
+        self.prepared.lock().insert(sql.to_owned(), statement.clone());
+        Ok(statement)
     }
 
     /// Runs statements that end in a commit. From here on nothing is cancelled: a commit that waits for a standby would be

@@ -25,7 +25,7 @@ pub(crate) use pool::{PooledConnection, numbered, ready};
 /// Older versions have a race between checkpoint and commit that can corrupt the log.
 const MIN_SQLITE_VERSION: i32 = 3_051_003;
 /// How long to wait for the write lock of another process.
-pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reports that may be read concurrently.
 const MAX_REPORTS: usize = 2;
@@ -124,6 +124,14 @@ pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
         })?;
     }
     require_writable_log(&connection)?;
+    Ok(connection)
+}
+
+/// Opens a file that is only read, and not migrated.
+pub(crate) fn open_read_only(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
