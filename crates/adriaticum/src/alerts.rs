@@ -58,12 +58,11 @@ impl Alerts {
             return Ok(());
         }
         for percent in THRESHOLDS {
-            for LimitUse { limit, budget } in limits.iter().filter(|limit| has_reached(limit, percent)) {
+            for used @ LimitUse { limit, budget, .. } in limits.iter().filter(|limit| has_reached(limit, percent)) {
                 let Some(budget) = budget else { continue };
                 let id = budget_notice_id(limit, budget, percent);
                 if !self.added.contains(&id) {
-                    let data = self.budget_data(limit, budget, percent).await?;
-                    self.add(id, "budget.reached", &data).await?;
+                    self.add(id, "budget.reached", &budget_data(used, budget, percent)).await?;
                 }
             }
         }
@@ -93,33 +92,6 @@ impl Alerts {
         Ok(())
     }
 
-    async fn budget_data(&self, limit: &Limit, budget: &BudgetUse, percent: u64) -> Result<Value, StoreError> {
-        let (scope, id) = names(limit.scope);
-        Ok(json!({
-            "percent": percent,
-            "scope": scope,
-            "id": id,
-            "name": self.name(limit.scope).await?,
-            "limit": limit.kind.as_str(),
-            "amount": limit.amount,
-            "used": budget.used,
-            "renews_at": rfc3339_seconds(budget.renews_at),
-        }))
-    }
-
-    /// The key's name or the person's e-mail address.
-    async fn name(&self, scope: Scope) -> Result<Option<String>, StoreError> {
-        let operator = Viewer::operator();
-        match (scope, operator.admin()) {
-            (Scope::Key(id), _) => Ok(self.store.keys().find(&operator, id).await?.map(|key| key.name)),
-            (Scope::Owner(id), Some(admin)) => {
-                let found = self.store.accounts().list(admin).await?.into_iter().find(|account| account.id == id);
-                Ok(found.map(|account| account.email.to_string()))
-            }
-            _ => Ok(None),
-        }
-    }
-
     async fn deliver(&self, notice: &Notice) -> Result<(), StoreError> {
         let Some(webhook) = &self.webhook else { return Ok(()) };
         let sent = webhook.send(&notice.id, &notice.body, self.store.now()).await;
@@ -144,6 +116,20 @@ impl Alerts {
             }
         }
     }
+}
+
+fn budget_data(LimitUse { limit, name, .. }: &LimitUse, budget: &BudgetUse, percent: u64) -> Value {
+    let (scope, id) = names(limit.scope);
+    json!({
+        "percent": percent,
+        "scope": scope,
+        "id": id,
+        "name": name,
+        "limit": limit.kind.as_str(),
+        "amount": limit.amount,
+        "used": budget.used,
+        "renews_at": rfc3339_seconds(budget.renews_at),
+    })
 }
 
 fn has_reached(limit: &LimitUse, percent: u64) -> bool {

@@ -16,7 +16,7 @@ pub(crate) async fn run(settings: &Settings, command: LimitsCommand) -> Result<(
     let operator = Viewer::operator();
     let admin = admin(&operator)?;
     match command {
-        LimitsCommand::List { json } => list(&store, admin, json).await,
+        LimitsCommand::List { json } => list(&store, json).await,
         LimitsCommand::Set { of, kind, amount } => {
             let scope = find(&store, admin, &of).await?;
             match store.limits().set(admin, Limit { scope, kind, amount }).await? {
@@ -57,33 +57,25 @@ struct LimitRow {
     whose: Option<String>,
 }
 
-async fn rows(store: &Store, admin: Admin<'_>) -> Result<Vec<LimitRow>, CliError> {
-    let viewer = Viewer::operator();
-    let (accounts, keys) = (store.accounts().list(admin).await?, store.keys().list(&viewer).await?);
-    let row = |LimitUse { limit, budget }| {
+async fn rows(store: &Store) -> Result<Vec<LimitRow>, CliError> {
+    let row = |LimitUse { limit, name, budget }| {
         let (of, whose) = match limit.scope {
             Scope::Everyone => ("everyone", None),
             Scope::EachPerson => ("each person", None),
-            Scope::Owner(id) => {
-                let email = accounts.iter().find(|account| account.id == id).map(|account| account.email.to_string());
-                ("person", Some(email.unwrap_or_else(|| id.to_string())))
-            }
-            Scope::Key(id) => {
-                let name = keys.iter().find(|key| key.id == id).map_or("", |key| key.name.as_str());
-                ("key", Some(format!("{id} {name}").trim_end().to_owned()))
-            }
+            Scope::Owner(id) => ("person", Some(name.unwrap_or_else(|| id.to_string()))),
+            Scope::Key(id) => ("key", Some(format!("{id} {}", name.unwrap_or_default()).trim_end().to_owned())),
         };
         LimitRow { limit, budget, of, whose }
     };
-    Ok(store.limits().list(&viewer).await?.into_iter().map(row).collect())
+    Ok(store.limits().list(&Viewer::operator()).await?.into_iter().map(row).collect())
 }
 
-async fn list(store: &Store, admin: Admin<'_>, json: bool) -> Result<(), CliError> {
+async fn list(store: &Store, json: bool) -> Result<(), CliError> {
     let empty =
         "There are no limits. Set one with, for example: adriaticum limits set --everyone tokens-per-month 1000000";
     let headings = ["OF", "WHOSE", "LIMIT", "AMOUNT", "USED", "LEFT", "FORECAST", "UNMEASURED", "RENEWS"];
     let dash = || "–".to_owned();
-    print_list(&rows(store, admin).await?, json, as_json, empty, headings, |row| {
+    print_list(&rows(store).await?, json, as_json, empty, headings, |row| {
         let LimitRow { limit, budget, of, whose } = row;
         let figure = |get: fn(&BudgetUse) -> Option<u64>| number_or_dash(budget.as_ref().and_then(get));
         [

@@ -3,5 +3,4 @@
 //! People see their own limits and those for everyone; only administrators set them. Nothing here knows the pages of keys.
 
 pub(crate) mod form;
-mod names;
 pub(crate) mod page;

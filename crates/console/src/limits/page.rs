@@ -7,33 +7,28 @@ use maud::{Markup, html};
 use store::{BudgetUse, LimitUse, Scope};
 
 use crate::limits::form::{remove_form, set_form};
-use crate::limits::names::Names;
 use crate::page::{
     Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
     relative_time,
 };
 use crate::people::PersonChoice;
 
-struct Row {
-    /// What the limit is for.
-    sort_name: String,
-    limit: LimitUse,
-}
-
-const COLUMNS: [Column<Row>; 7] = [
-    Column::text("for", "For", |row| row.sort_name.clone()),
-    Column::text("limit", "Limit", |row| row.limit.limit.kind.describe()),
-    Column::number("amount", "Amount", |row| Some(row.limit.limit.amount.into())),
-    Column::number("used", "Used", |row| used_permille(&row.limit)),
-    Column::number("left", "Left", |row| Some(row.limit.budget?.left.into())),
-    Column::number("forecast", "Forecast", |row| Some(row.limit.budget?.forecast?.into())),
-    Column::due_time("renews", "Renews", |row| Some(row.limit.budget?.renews_at)),
+const COLUMNS: [Column<LimitUse>; 7] = [
+    Column::text("for", "For", sort_name),
+    Column::text("limit", "Limit", |used| used.limit.kind.describe()),
+    Column::number("amount", "Amount", |used| Some(used.limit.amount.into())),
+    Column::number("used", "Used", used_permille),
+    Column::number("left", "Left", |used| Some(used.budget?.left.into())),
+    Column::number("forecast", "Forecast", |used| Some(used.budget?.forecast?.into())),
+    Column::due_time("renews", "Renews", |used| Some(used.budget?.renews_at)),
 ];
 
 pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> ConsoleResult {
-    let names = Names::read(user).await?;
-    let limits = user.store().limits().list(user.viewer()).await?.into_iter();
-    let mut limits: Vec<_> = limits.map(|limit| Row { sort_name: names.sort_name(limit.limit.scope), limit }).collect();
+    let people = match user.viewer().admin() {
+        Some(admin) => user.store().accounts().list(admin).await?,
+        None => Vec::new(),
+    };
+    let mut limits = user.store().limits().list(user.viewer()).await?;
     let order = Order::from_query(query, &COLUMNS, "for");
     order.sort(&mut limits);
     let (paging, kept) = (Paging::new(query, limits.len()), query.only(&["sort"]));
@@ -59,7 +54,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> 
                 button.plain type="submit" { "Apply" }
             }
             @let head = html! { (order.head(&kept, "")) (columns(&[""])) };
-            (table(user, head, paging.cut(&limits).iter().map(|row| &row.limit), |scope| names.label(scope), "/limits"))
+            (table(user, head, paging.cut(&limits), label, "/limits"))
             (paging.links(&kept, "limit", ""))
         }
         @if user.is_admin() {
@@ -75,7 +70,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> 
                                 (&Scope::EachPerson.to_string(), "each person"),
                             ],
                             selected: None,
-                        }.render(&names.people))
+                        }.render(&people))
                     }
                 }, "/limits"))
                 p.quiet {
@@ -131,17 +126,17 @@ fn table<'l>(
     user: &SignedIn<'_>,
     head: Markup,
     limits: impl IntoIterator<Item = &'l LimitUse>,
-    whose: impl Fn(Scope) -> Markup,
+    whose: impl Fn(&LimitUse) -> Markup,
     back: &str,
 ) -> Markup {
     html! {
         (data_table("Limits", head, html! {
-            @for LimitUse { limit, budget } in limits {
+            @for used @ LimitUse { limit, budget, .. } in limits {
                 tr {
-                    th scope="row" data-label="For" { (whose(limit.scope)) }
+                    th scope="row" data-label="For" { (whose(used)) }
                     td data-label="Limit" { (limit.kind.describe()) }
                     td.right data-label="Amount" { (number(limit.amount)) }
-                    td.right data-label="Used" { (used(*budget, limit.amount)) }
+                    td.right data-label="Used" { (used_of_budget(*budget, limit.amount)) }
                     td.right data-label="Left" { (number_or_dash(budget.map(|budget| budget.left))) }
                     td.right data-label="Forecast" { (forecast(*budget, limit.amount)) }
                     td data-label="Renews" { @match budget { Some(budget) => (relative_time(budget.renews_at)), None => "–" } }
@@ -152,13 +147,36 @@ fn table<'l>(
     }
 }
 
+fn label(used: &LimitUse) -> Markup {
+    match used.limit.scope {
+        Scope::Everyone => html! { "Everyone" },
+        Scope::EachPerson => html! { "Each person" },
+        Scope::Owner(_) => html! { (used.name.as_deref().unwrap_or("a person")) },
+        Scope::Key(id) => html! { "Key " a href={ "/keys/" (id) } { (key_name(used, id)) } },
+    }
+}
+
+/// Everyone first, then people, then keys, by their names.
+fn sort_name(used: &LimitUse) -> String {
+    match used.limit.scope {
+        Scope::Everyone => "0".into(),
+        Scope::EachPerson => "1".into(),
+        Scope::Owner(_) => format!("2 {}", used.name.as_deref().unwrap_or_default()),
+        Scope::Key(id) => format!("3 {}", key_name(used, id).to_lowercase()),
+    }
+}
+
+fn key_name(used: &LimitUse, id: KeyId) -> String {
+    used.name.clone().unwrap_or_else(|| id.to_string())
+}
+
 /// The used share of a budget. Budgets of different units are compared by it.
 fn used_permille(limit: &LimitUse) -> Option<u128> {
     let amount = u128::from(limit.limit.amount.max(1));
     limit.budget.map(|budget| u128::from(budget.used) * 1000 / amount)
 }
 
-fn used(budget: Option<BudgetUse>, amount: u64) -> Markup {
+fn used_of_budget(budget: Option<BudgetUse>, amount: u64) -> Markup {
     html! {
         @match budget {
             None => "–",

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use chat::KeyId;
 
 use crate::database::patterns::Patterns;
-use crate::database::sql::{Row, Value, params};
+use crate::database::sql::{Value, params};
 use crate::keys::key::{KeyRecord, KeyState, VISIBLE};
 use crate::values::Viewer;
 use crate::{Keys, StoreError};
@@ -86,13 +86,5 @@ impl Keys<'_> {
         let keys = self.records(&format!("{VISIBLE} AND keys.id IN ({})", places.join(", ")), &parameters).await?;
         let mut keys: HashMap<_, _> = keys.into_iter().map(|key| (key.id, key)).collect();
         Ok(ids.iter().filter_map(|id| keys.remove(id)).collect())
-    }
-
-    /// The names of keys that have limits, as far as the viewer may see them.
-    pub async fn names_of_limited(self, viewer: &Viewer) -> Result<HashMap<KeyId, String>, StoreError> {
-        let select = format!("SELECT id, name FROM keys WHERE {VISIBLE} AND id IN (SELECT scope FROM limits)");
-        let name = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-        let names = self.connection().await?.query(&select, params![viewer.scope()], name).await?;
-        Ok(names.into_iter().collect())
     }
 }

@@ -9,6 +9,8 @@ use crate::values::{Budget, Limit};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitUse {
     pub limit: Limit,
+    /// The key's name or the person's e-mail address.
+    pub name: Option<String>,
     /// `None` if the limit is not a budget, or is a budget of each person and the viewer sees all people.
     pub budget: Option<BudgetUse>,
 }

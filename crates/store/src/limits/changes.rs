@@ -74,19 +74,23 @@ impl Limits<'_> {
         let [day, month] = BudgetPeriod::ALL.map(|period| period.start(now));
         let select = format!(
             "SELECT limits.scope, kind, amount, CAST(coalesce(sum(requests), 0) AS bigint),
-                CAST(coalesce(sum(tokens), 0) AS bigint), CAST(coalesce(sum(unmeasured), 0) AS bigint)
-             FROM limits LEFT JOIN spending
+                CAST(coalesce(sum(tokens), 0) AS bigint), CAST(coalesce(sum(unmeasured), 0) AS bigint),
+                coalesce(email, keys.name)
+             FROM limits
+             LEFT JOIN keys ON keys.id = limits.scope
+             LEFT JOIN accounts ON limits.scope = '@' || accounts.id AND deleted_at IS NULL
+             LEFT JOIN spending
                 ON spending.scope = CASE limits.scope WHEN '@' THEN '@' || $1 ELSE limits.scope END
                 AND period = CASE WHEN kind LIKE '%-day' THEN 'day' ELSE 'month' END
                 AND start = CASE WHEN kind LIKE '%-day' THEN $2 ELSE $3 END
-             WHERE {condition} GROUP BY limits.scope, kind, amount ORDER BY limits.scope, kind"
+             WHERE {condition} GROUP BY limits.scope, kind, amount, email, keys.name ORDER BY limits.scope, kind"
         );
         let read = |row: &Row<'_>| {
             let limit = limit(row)?;
             let spent = Spending { requests: row.get(3)?, tokens: row.get(4)?, unmeasured: row.get(5)? };
             let covers_many = limit.scope == Scope::EachPerson && viewer.scope().is_none();
             let budget = limit.budget().filter(|_| !covers_many).map(|budget| BudgetUse::new(budget, spent, now));
-            Ok(LimitUse { limit, budget })
+            Ok(LimitUse { limit, name: row.get_optional(6)?, budget })
         };
         self.connection().await?.query(&select, params![viewer.scope(), day, month], read).await
     }

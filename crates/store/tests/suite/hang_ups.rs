@@ -78,7 +78,6 @@ const OPERATIONS: &[Operation] = operations!(|world, fresh| {
     keys().list(&world.session.viewer),
     keys().search(&world.session.viewer, &KeySearch::default(), KeyOrder::Name, false),
     keys().with_ids(&world.session.viewer, &[fresh.key]),
-    keys().names_of_limited(&world.session.viewer),
     keys().find(&world.session.viewer, fresh.key),
     keys().exist(&world.session.viewer),
     keys().count(),

@@ -87,7 +87,8 @@ async fn people_find_only_their_own_keys(database: TestDatabase) {
         let ids = store.keys().search(viewer, &KeySearch::default(), KeyOrder::Created, false).await.unwrap();
         assert_eq!(ids.len(), count);
         assert_eq!(store.keys().with_ids(viewer, &[adas]).await.unwrap().len(), count);
-        assert_eq!(store.keys().names_of_limited(viewer).await.unwrap().len(), count);
+        let limits = store.limits().list(viewer).await.unwrap();
+        assert_eq!(limits.iter().map(|used| used.name.as_deref()).collect::<Vec<_>>(), vec![Some("Ada's"); count]);
     }
     assert_eq!(store.keys().with_ids(&ada, &[]).await.unwrap(), []);
 }
