@@ -1,9 +1,10 @@
-//! The limits in force: loaded again when their version changes, and the reservations of the requests that they admit.
+//! The limits in force: loaded once per version, and the reservations of the requests that they admit.
 
 use std::sync::Arc;
 
 use chat::RequestId;
 use parking_lot::RwLock;
+use tokio::sync::Mutex;
 
 use crate::database::{Backend, Base};
 use crate::keys::key::Caller;
@@ -18,6 +19,7 @@ use crate::{Limits, StoreError};
 pub(crate) struct LimitsInForce {
     /// The limits loaded last.
     known: RwLock<Arc<LimitTable>>,
+    loading: Mutex<()>,
     reservations: Reservations,
 }
 
@@ -35,7 +37,7 @@ impl LimitsInForce {
                 Reservations::Postgres(PostgresReservations::start(postgres.server(), base.clock.clone()))
             }
         };
-        Self { known: RwLock::default(), reservations }
+        Self { known: RwLock::default(), loading: Mutex::default(), reservations }
     }
 }
 
@@ -62,10 +64,18 @@ impl Limits<'_> {
 
     /// The limits of a caller, at least as new as when the key was looked up.
     async fn of_caller(self, caller: &Caller) -> Result<CallerLimits, StoreError> {
-        let mut known = self.0.limits.known.read().clone();
-        if known.version != caller.limits_version() {
-            known = self.load().await?;
-        }
+        let current =
+            || Some(self.0.limits.known.read().clone()).filter(|known| known.version == caller.limits_version());
+        let known = match current() {
+            Some(known) => known,
+            None => {
+                let _once = self.0.limits.loading.lock().await;
+                match current() {
+                    Some(known) => known,
+                    None => self.load().await?,
+                }
+            }
+        };
         Ok(known.limits_of(caller.key(), caller.owner()))
     }
 
