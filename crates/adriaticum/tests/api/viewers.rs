@@ -73,7 +73,7 @@ fn an_administrator_who_was_just_demoted_changes_nothing() {
     let mut mallory = Visitor::new(&service).join(&service, "Mallory", "admin").with_form("/team");
     let id = json(&service, &["accounts", "list", "--json"])[0]["id"].as_str().unwrap().to_owned();
     for (target, form) in [
-        ("/limits".to_owned(), "scope=&kind=requests-per-day&amount=1"),
+        ("/limits".to_owned(), "scope=everyone&kind=requests-per-day&amount=1"),
         ("/prices".to_owned(), "project=&prompt=1&completion=1&currency=EUR"),
         ("/team/invitations".to_owned(), "note=me&role=developer&lifetime=7"),
         (format!("/team/{id}/revoke-keys"), ""),
@@ -138,7 +138,7 @@ fn nothing_follows_the_loss_of_a_right() {
         ("/keys", create, &["disable", email][..], &["enable", email][..], "disabled-account"),
         (
             "/limits",
-            "scope=&kind=tokens-per-day&amount=100",
+            "scope=everyone&kind=tokens-per-day&amount=100",
             &["role", email, "developer"],
             &["role", email, "admin"],
             "gave-role",

@@ -54,7 +54,7 @@ fn administrators_set_limits_and_everyone_sees_their_own() {
     }
     assert!(!developer.text().contains("Night shift") && !developer.text().contains("Remove"), "{}", developer.text());
     let forged = "fetch('/limits', { method: 'POST', body: new URLSearchParams({ token: document.querySelector('[name=token]').value,
-        scope: '', kind: 'requests-per-month', amount: '1000000' }) }).then(answer => answer.status)";
+        scope: 'everyone', kind: 'requests-per-month', amount: '1000000' }) }).then(answer => answer.status)";
     assert_eq!(developer.eval(forged), 403);
 
     admin.click("tbody tr:nth-child(1) td.actions button");

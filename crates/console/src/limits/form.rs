@@ -8,6 +8,10 @@ use store::{Email, Limit, LimitKind, Scope};
 use crate::page::{ConsoleError, ConsoleResult, Form, Refusal, SignedIn, csrf_field, found, select};
 use crate::people::find_by_email;
 
+/// Form values of scopes that cover several people.
+pub(crate) const EVERYONE: &str = "everyone";
+pub(crate) const EACH_PERSON: &str = "each-person";
+
 pub(crate) fn set_form(user: &SignedIn<'_>, scope: &Markup, back: &str) -> Markup {
     html! {
         form.fields method="post" action="/limits" {
@@ -54,7 +58,7 @@ pub(crate) fn remove_form(user: &SignedIn<'_>, limit: &Limit, back: &str) -> Mar
         form.inline method="post" action="/limits/remove" {
             (csrf_field(user))
             input type="hidden" name="back" value=(back);
-            input type="hidden" name="scope" value=(limit.scope);
+            input type="hidden" name="scope" value=(scope_value(limit.scope));
             input type="hidden" name="kind" value=(limit.kind);
             button.plain type="submit" { "Remove" span.hidden { " " (limit.kind.describe()) } }
         }
@@ -91,6 +95,15 @@ pub(crate) async fn remove(user: &SignedIn<'_>, form: &Form) -> ConsoleResult {
     user.redirect_with_message(&back(form), &format!("The limit of {} was removed.", kind.describe()))
 }
 
+/// The value of a scope in a form.
+pub(crate) fn scope_value(scope: Scope) -> String {
+    match scope {
+        Scope::Everyone => EVERYONE.into(),
+        Scope::EachPerson => EACH_PERSON.into(),
+        other => other.to_string(),
+    }
+}
+
 /// People are chosen by e-mail address.
 async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> {
     match form.get("scope") {
@@ -100,7 +113,11 @@ async fn chosen_scope(user: &SignedIn<'_>, form: &Form) -> ConsoleResult<Scope> 
 }
 
 fn parse_scope(form: &Form) -> ConsoleResult<Scope> {
-    form.get("scope").parse().map_err(|_| ConsoleError::Unreadable)
+    match form.get("scope") {
+        EVERYONE | "" => Ok(Scope::Everyone),
+        EACH_PERSON => Ok(Scope::EachPerson),
+        other => other.parse().map_err(|_| ConsoleError::Unreadable),
+    }
 }
 
 fn parse_kind(form: &Form) -> ConsoleResult<LimitKind> {

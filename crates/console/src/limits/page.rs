@@ -6,7 +6,7 @@ use format::{number, number_or_dash, percent};
 use maud::{Markup, html};
 use store::{BudgetUse, LimitUse, Scope};
 
-use crate::limits::form::{remove_form, set_form};
+use crate::limits::form::{EACH_PERSON, EVERYONE, remove_form, scope_value, set_form};
 use crate::page::{
     Area, Column, ConsoleResult, Draft, Fields, Order, Paging, SignedIn, button_form, columns, data_table, empty,
     relative_time,
@@ -65,10 +65,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, query: &Fields, draft: &Draft) -> 
                     label { "For"
                         (PersonChoice {
                             field: "scope",
-                            others: &[
-                                (&Scope::Everyone.to_string(), "everyone together"),
-                                (&Scope::EachPerson.to_string(), "each person"),
-                            ],
+                            others: &[(EVERYONE, "everyone together"), (EACH_PERSON, "each person")],
                             selected: None,
                         }.render(&people))
                     }
@@ -116,7 +113,7 @@ pub(crate) async fn of_key(user: &SignedIn<'_>, key: KeyId) -> ConsoleResult<Mar
             }
             @if !user.is_admin() && !limits.is_empty() { p.quiet { "Set by an administrator." } }
             @if user.is_admin() {
-                (set_form(user, &html! { input type="hidden" name="scope" value=(Scope::Key(key)); }, &back))
+                (set_form(user, &html! { input type="hidden" name="scope" value=(scope_value(Scope::Key(key))); }, &back))
             }
         }
     })
