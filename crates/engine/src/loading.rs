@@ -64,7 +64,7 @@ impl Engine {
             }
             None => {
                 let tried = placement.as_ref().and_then(|placement| placement.tried_form);
-                let (model, tuning) = tune(&settings, key, tried, &load, progress)?;
+                let (model, tuning) = tune(&settings, key, tried, &file, &load, progress)?;
                 file.store(tuning.clone()).map_err(unwritable)?;
                 (model, tuning)
             }
@@ -106,40 +106,51 @@ fn tune(
     settings: &Settings,
     key: Key,
     tried: Option<WeightsForm>,
+    known: &TuningFile,
     load: &dyn Fn(&Path) -> Result<Loaded, ModelError>,
     progress: &Mutex<impl Progress>,
 ) -> Result<(Loaded, Tuning), EngineError> {
-    let make = |form| {
-        let bytes = Model::size(&settings.model).map_err(std::io::Error::other)?.in_form(form).bytes;
+    let Settings { model, data_dir, .. } = settings;
+    // Leaves as much disk space as the copy takes, unless the settings require the copy.
+    let make = |form, is_required: bool| {
+        if let Some(copy) = known.copies(&key).find(|copy| copy.is_of(model, data_dir, form)) {
+            return Ok(copy.clone());
+        }
+        let bytes = Model::size(model).map_err(std::io::Error::other)?.in_form(form).bytes;
         progress.lock().converting(bytes);
-        Converted::make(&settings.model, &settings.data_dir, form, bytes)
+        Converted::make(model, data_dir, form, bytes, if is_required { 0 } else { bytes })
     };
     if let Some(form) = key.options.weights.wanted_form() {
-        let copy = make(form).map_err(EngineError::Weights)?;
+        let copy = make(form, true).map_err(EngineError::Weights)?;
         let loaded = load(&copy.path)?;
         loaded.0.try_cells()?;
         let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
         return Ok((loaded, Tuning { copy: Some(copy), ..tuning }));
     }
-    let loaded = load(&settings.model)?;
+    let loaded = load(model)?;
     loaded.0.try_cells()?;
-    let tuning = tuning::tune(&loaded.0, key, &mut *progress.lock());
-    let Some(tried) = tried.filter(|_| tuning.key.options.weights == WeightsChoice::Auto) else {
+    let mut tuning = tuning::tune(&loaded.0, key.clone(), &mut *progress.lock());
+    let Some(tried) = tried.filter(|_| key.options.weights == WeightsChoice::Auto) else {
         return Ok((loaded, tuning));
     };
-    let copy = match make(tried) {
+    let copy = match make(tried, false) {
         Ok(copy) => copy,
         Err(error) => {
-            tracing::warn!(%error, "the weights were not tried in another form"); // for example into a read-only folder
+            // For example into a read-only folder. The next start tries again.
+            tracing::warn!(%error, "the weights were not tried in another form");
+            tuning.key.options.weights = WeightsChoice::File;
             return Ok((loaded, tuning));
         }
     };
-    let copied = load(&copy.path);
-    match copied.map(|copied| (tuning::with_faster(&copied.0, &tuning), copied)) {
-        Ok((Some(faster), copied)) => Ok((copied, Tuning { copy: Some(copy), ..faster })),
-        _ => {
-            copy.remove();
-            Ok((loaded, tuning))
+    drop(loaded); // a card need not have room for both
+    match load(&copy.path) {
+        Ok(copied) => {
+            if let Some(faster) = tuning::with_faster(&copied.0, &tuning) {
+                return Ok((copied, Tuning { copy: Some(copy), ..faster }));
+            }
         }
+        Err(error) => tracing::warn!(%error, "the weights in another form cannot be loaded"),
     }
+    copy.remove();
+    Ok((load(model)?, tuning))
 }

@@ -4,6 +4,8 @@
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -159,6 +161,7 @@ pub(crate) struct Scheduler<R> {
     cache: PrefixCache,
     queue: FairQueue<Request<R>>,
     running: Vec<RunningRequest<R>>,
+    in_flight: InFlight,
     /// Prompt tokens that were computed for each person and key. The next chunk belongs to those with the fewest, so that a
     /// short prompt does not wait for all the long ones of others that started before it.
     prompt_charges: Charges,
@@ -184,6 +187,39 @@ struct Drafted {
     generated: usize,
 }
 
+/// Running requests, by person and by key.
+#[derive(Default)]
+struct InFlight {
+    people: HashMap<Arc<str>, usize>,
+    keys: HashMap<Tag, usize>,
+}
+
+impl InFlight {
+    fn count(&self, tag: &Tag) -> (usize, usize) {
+        let count = |found: Option<&usize>| found.copied().unwrap_or(0);
+        (count(self.people.get(&tag.person)), count(self.keys.get(tag)))
+    }
+
+    fn add(&mut self, tag: &Tag) {
+        *self.people.entry(tag.person.clone()).or_default() += 1;
+        *self.keys.entry(tag.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, tag: &Tag) {
+        decrement(&mut self.people, &tag.person);
+        decrement(&mut self.keys, tag);
+    }
+}
+
+fn decrement<Party: Eq + Hash>(counts: &mut HashMap<Party, usize>, party: &Party) {
+    if let Some(count) = counts.get_mut(party) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(party);
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     pub(crate) waiting: usize,
@@ -200,6 +236,7 @@ impl<R> Scheduler<R> {
             cache: PrefixCache::new(limits.cells, limits.sequences),
             queue: FairQueue::new(limits.max_queued),
             running: Vec::new(),
+            in_flight: InFlight::default(),
             prompt_charges: Charges::default(),
             reserved_cells: 0,
             prefix_ttl: limits.max_prefix_ttl / 4.0,
@@ -300,8 +337,8 @@ impl<R> Scheduler<R> {
         for (tag, tokens) in charges {
             self.prompt_charges.charge(&tag, tokens);
         }
-        let is_running = |person: &Arc<str>| self.running.iter().any(|running| running.tag.person == *person);
-        self.prompt_charges.forget_others(self.running.len(), is_running);
+        let people = &self.in_flight.people;
+        self.prompt_charges.forget_others(people.len(), |person| people.contains_key(person));
         step.prompt_tokens = step.batch.len();
         for running in self.running.iter().filter(|running| running.generated > 0) {
             self.add_pending(running.sequence, 1, &mut step.batch);
@@ -408,7 +445,7 @@ impl<R> Scheduler<R> {
         if self.running.len() >= self.limits.max_running {
             return false;
         }
-        let Some((tag, request)) = self.queue.peek(|tag| self.in_flight(tag)) else { return false };
+        let Some((tag, request)) = self.queue.peek(|tag| self.in_flight.count(tag)) else { return false };
         if !self.may_start(tag, request) {
             return false;
         }
@@ -420,6 +457,7 @@ impl<R> Scheduler<R> {
             self.prefix_ttl = (self.prefix_ttl * TTL_AFTER_REUSE).min(self.limits.max_prefix_ttl);
         }
         self.reserved_cells += request.prompt.len() + request.max_tokens;
+        self.in_flight.add(&tag);
         self.running.push(RunningRequest {
             sequence: started.sequence,
             payload: request.payload,
@@ -434,20 +472,14 @@ impl<R> Scheduler<R> {
         true
     }
 
-    /// Given a free slot: no person alone gets the last quarter of slots and cells, so that another person can start immediately, and no person
-    /// alone crowds the cache. But everyone may have one running request.
+    /// Whether a request may start in a free slot. No person alone gets the last quarter of slots and cells, so that another
+    /// person can start immediately, and no person alone crowds the cache. But everyone may have one running request.
     fn may_start(&self, tag: &Tag, request: &Request<R>) -> bool {
-        let (own, _) = self.in_flight(tag);
+        let (own, _) = self.in_flight.count(tag);
         let needed = self.reserved_cells + request.prompt.len() + request.max_tokens;
         let (slots, cells) = (self.limits.max_running, self.limits.cells);
         let has_room = || own < slots - slots / 4 && needed <= cells - cells / 4 && !self.is_crowded();
         own == 0 || has_room()
-    }
-
-    /// The running requests of a tag's person, and of its key.
-    fn in_flight(&self, tag: &Tag) -> (usize, usize) {
-        let of_person = self.running.iter().filter(|running| running.tag.person == tag.person);
-        (of_person.clone().count(), of_person.filter(|running| running.tag == *tag).count())
     }
 
     /// Whether a further request in parallel would cost more time than it saves.
@@ -478,6 +510,7 @@ impl<R> Scheduler<R> {
         let running = self.running.remove(at);
         self.reserved_cells -= running.prompt + running.max_tokens;
         self.cache.finish(running.sequence, ops);
+        self.in_flight.remove(&running.tag);
         running
     }
 }

@@ -170,8 +170,15 @@ impl TuningFile {
         self.tunings.iter().find(|tuning| tuning.key == *key)
     }
 
+    /// Copies of the weights of the key's file that were made for an earlier build or other options.
+    pub(crate) fn copies(&self, key: &Key) -> impl Iterator<Item = &Converted> {
+        let file = |key: &Key| (key.model_path.clone(), key.model_bytes, key.model_modified_micros);
+        let of_file = self.tunings.iter().filter(move |tuning| file(&tuning.key) == file(key));
+        of_file.filter_map(|tuning| tuning.copy.as_ref()).filter(|copy| copy.is_intact())
+    }
+
     /// Stores a tuning in place of those that it supersedes: for the same path and CPU, unless they differ in nothing but
-    /// their options. Removes their copies of the weights. Other processes may store tunings at the same time.
+    /// their options, and for files that are gone. Removes their copies of the weights. Other processes may store tunings at the same time.
     pub(crate) fn store(&mut self, tuning: Tuning) -> std::io::Result<()> {
         let lock = fs::File::create(self.path.with_extension("lock"))?;
         lock.lock()?;
@@ -180,7 +187,8 @@ impl TuningFile {
         let is_kept = |Tuning { key: other, .. }: &mut Tuning| {
             let is_other_subject = (&other.model_path, &other.cpu) != (&key.model_path, &key.cpu);
             let with_these_options = Key { options: key.options.clone(), ..other.clone() };
-            is_other_subject || (with_these_options == *key && other.options != key.options)
+            let is_kept = is_other_subject || (with_these_options == *key && other.options != key.options);
+            is_kept && Path::new(&other.model_path).exists()
         };
         let superseded: Vec<_> = self.tunings.extract_if(.., |tuning| !is_kept(tuning)).collect();
         self.tunings.push(tuning);

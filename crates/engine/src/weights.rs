@@ -48,24 +48,26 @@ pub(crate) struct Converted {
 }
 
 impl Converted {
-    /// Converts a model, and stores the copy in a folder. Fails if the copy needs more than half of the free disk space.
-    pub(crate) fn make(model: &Path, folder: &Path, form: WeightsForm, bytes: u64) -> std::io::Result<Self> {
-        let form_name = match form {
-            WeightsForm::Q8_0 => "q8_0",
-            WeightsForm::Bf16 => "bf16",
-        };
-        let folder = fs::canonicalize(folder)?; // so that the path holds from any working directory
-        let path = folder.join(model.file_name().unwrap_or_default()).with_extension(format!("{form_name}.gguf"));
-        let _ = fs::remove_file(&path); // a copy of an earlier build, or none
-        let disk = rustix::fs::statvfs(&folder)?;
+    /// Converts a model, and stores the copy of about `bytes` in a folder. `reserve` bytes of the disk must stay free.
+    pub(crate) fn make(
+        model: &Path,
+        folder: &Path,
+        form: WeightsForm,
+        bytes: u64,
+        reserve: u64,
+    ) -> std::io::Result<Self> {
+        let path = Self::path(model, folder, form)?;
+        let next = path.with_extension("gguf.next");
+        for file in [&path, &next] {
+            let _ = fs::remove_file(file); // of another file, or of a start that was interrupted
+        }
+        let disk = rustix::fs::statvfs(folder)?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if bytes > free / 2 {
-            let (bytes, free) = (bytes as f64 / 1e9, free as f64 / 1e9);
-            let sentence =
-                format!("a copy of {bytes:.1} GB needs twice as much free disk space; {free:.1} GB are free");
+        if bytes + reserve > free {
+            let [needed, free] = [bytes + reserve, free].map(|bytes| bytes as f64 / 1e9);
+            let sentence = format!("a copy needs {needed:.1} GB of free disk space; {free:.1} GB are free");
             return Err(std::io::Error::other(sentence));
         }
-        let next = path.with_extension("gguf.next");
         let failed = |_| std::io::Error::other("llama.cpp could not convert it (see its messages in the log)");
         backend().map_err(std::io::Error::other)?;
         let converted = kernels::convert(model, &next, form, cpus()).map_err(failed);
@@ -76,6 +78,20 @@ impl Converted {
         fs::rename(&next, &path)?;
         let (bytes, modified_micros) = size_and_modified_micros(&path)?;
         Ok(Self { path, bytes, modified_micros })
+    }
+
+    fn path(model: &Path, folder: &Path, form: WeightsForm) -> std::io::Result<PathBuf> {
+        let form_name = match form {
+            WeightsForm::Q8_0 => "q8_0",
+            WeightsForm::Bf16 => "bf16",
+        };
+        let folder = fs::canonicalize(folder)?; // so that the path holds from any working directory
+        Ok(folder.join(model.file_name().unwrap_or_default()).with_extension(format!("{form_name}.gguf")))
+    }
+
+    /// Whether this is where a model's copy in a form would be stored.
+    pub(crate) fn is_of(&self, model: &Path, folder: &Path, form: WeightsForm) -> bool {
+        Self::path(model, folder, form).is_ok_and(|path| path == self.path)
     }
 
     /// Whether the file has not changed since it was written.

@@ -236,14 +236,14 @@ struct Accepted {
     slot: ConnectionSlot,
     /// For a connection beyond the limit. Held until the connection ends.
     rejection: Option<Permit<Peer>>,
-    /// Of its worker.
+    /// Counts as one of its worker's connections while it exists.
     _count: Arc<()>,
 }
 
 /// The acceptor's side of a worker thread.
 struct WorkerHandle {
     accepted: mpsc::UnboundedSender<Accepted>,
-    /// Each of the worker's connections has a clone.
+    /// Each of the worker's connections has a clone, so its references are their number.
     connection: Arc<()>,
     done: oneshot::Receiver<()>,
 }

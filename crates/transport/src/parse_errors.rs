@@ -96,6 +96,7 @@ impl<S: AsyncRead + Unpin, R: Unpin> AsyncRead for ParseErrors<S, R> {
     }
 }
 
+/// Writes are not vectored: the head of a response must arrive in one piece.
 impl<S, R> AsyncWrite for ParseErrors<S, R>
 where
     S: AsyncRead + AsyncWrite + Unpin,

@@ -11,7 +11,7 @@ use crate::keys::settings;
 use crate::limits::{form as limit_form, page as limits};
 use crate::page::{
     Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, copyable, csrf_field, found,
-    heading, now, or_word, parse_id, select, time,
+    heading, now, or_placeholder, parse_id, select, time,
 };
 use crate::playground::curl;
 
@@ -166,9 +166,9 @@ pub(crate) async fn page_with(user: &SignedIn<'_>, key: &KeyRecord, draft: &Draf
                 dt { "Owner" } dd { (key.owner.as_deref().unwrap_or("command line")) }
                 @if let Some(project) = &key.project { dt { "Project" } dd { (project) } }
                 dt { "Created" } dd { (time(key.created_at)) }
-                dt { "Last used" } dd { (or_word(key.last_used_at.map(time), "never")) }
+                dt { "Last used" } dd { (or_placeholder(key.last_used_at.map(time), "never")) }
                 dt { "Expires" } dd {
-                    (or_word(key.expires_at.map(time), "never"))
+                    (or_placeholder(key.expires_at.map(time), "never"))
                     @match key.admin_expires_at {
                         Some(latest) if Some(latest) == key.expires_at => " (set by an administrator)",
                         Some(latest) => { " (at the latest " (time(latest)) ", set by an administrator)" },

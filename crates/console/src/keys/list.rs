@@ -11,7 +11,7 @@ use store::{Figures, KeyOrder, KeyRecord, KeySearch, KeyState, Period};
 use crate::keys::key::{badges, create_form};
 use crate::page::{
     Area, Column, ConsoleResult, Direction, Draft, Fields, Order, Paging, SignedIn, data_table, empty, measured, now,
-    or_word, relative_time, search_input, select,
+    or_placeholder, relative_time, search_input, select,
 };
 
 /// The period in which requests and tokens are counted.
@@ -135,13 +135,13 @@ fn row(user: &SignedIn<'_>, key: &KeyRecord, figures: Figures) -> Markup {
                 @if user.is_admin() { div.quiet.small { (key.owner.as_deref().unwrap_or("command line")) } }
             }
             td data-label="Created" { (relative_time(key.created_at)) }
-            td data-label="Last used" { (or_word(key.last_used_at.map(relative_time), "never")) }
+            td data-label="Last used" { (or_placeholder(key.last_used_at.map(relative_time), "never")) }
             td.right data-label="Requests (30 d)" {
                 @if figures.requests == 0 { "0" }
                 @else { a href={ "/usage?range=30d&key=" (key.id) } { (number(figures.requests)) } }
             }
             td.right data-label="Tokens (30 d)" { (measured(figures.total, figures.requests)) }
-            td data-label="Expires" { (or_word(key.expires_at.map(relative_time), "never")) }
+            td data-label="Expires" { (or_placeholder(key.expires_at.map(relative_time), "never")) }
             td data-label="State" {
                 (badges(key))
                 @if !key.completions { div.quiet.small { "no permissions" } }

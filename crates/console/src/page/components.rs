@@ -48,7 +48,7 @@ pub(crate) fn relative_time(at: Timestamp) -> Markup {
     html! { time datetime=(rfc3339_millis(at)) title=(exact_time(at)) data-time="relative" { (written) } }
 }
 
-pub(crate) fn or_word(content: Option<Markup>, word: &str) -> Markup {
+pub(crate) fn or_placeholder(content: Option<Markup>, word: &str) -> Markup {
     content.unwrap_or_else(|| html! { span.quiet { (word) } })
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn columns(titles: &[&str]) -> Markup {
     }
 }
 
-/// A table whose rows have one cell for each of its `columns`. The first cell is the row's header.
+/// A table whose rows have one cell for each title. The first cell is the row's header.
 pub(crate) fn table<const N: usize>(
     label: &str,
     titles: [&str; N],

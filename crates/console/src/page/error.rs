@@ -33,7 +33,7 @@ pub(crate) enum ConsoleError {
     OwnAccount,
     #[error("This change needs your password or passkey again.")]
     NotConfirmed,
-    /// A field is invalid, or the change contradicts the state of an account. The page of the form is shown again.
+    /// A field is invalid, or the change contradicts the state of an account. `routes` shows the page of the form again.
     #[error("{0} Nothing was changed.")]
     Refused(#[from] Refusal),
     #[error("Please sign in.")]

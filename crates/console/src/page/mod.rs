@@ -20,7 +20,7 @@ mod sorting;
 
 pub(crate) use self::components::{
     button_form, change, columns, copyable, csrf_field, data_table, empty, error_message, failed, heading, measured,
-    notice, now, or_word, password_input, relative_time, search_input, select, table, time,
+    notice, now, or_placeholder, password_input, relative_time, search_input, select, table, time,
 };
 pub use self::console::{Console, ConsoleSettings};
 pub(crate) use self::cookies::Cookie;

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use store::{Access, Account, AccountId, Email, PersonName, Role, SecondFactors};
 
 use crate::page::{
-    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, or_word,
+    Area, ConsoleError, ConsoleResult, Draft, Form, Refusal, SignedIn, button_form, csrf_field, found, or_placeholder,
     parse_id, time,
 };
 use crate::people::account::session_table;
@@ -33,7 +33,7 @@ pub(crate) async fn page(user: &SignedIn<'_>, id: &str, draft: &Draft) -> Consol
             dl.facts {
                 dt { "Role" } dd { (account.role) }
                 dt { "Joined" } dd { (time(account.created_at)) }
-                dt { "Last signed in" } dd { (or_word(account.signed_in_at.map(time), "never")) }
+                dt { "Last signed in" } dd { (or_placeholder(account.signed_in_at.map(time), "never")) }
                 @if let Some(at) = account.disabled_at { dt { "Disabled" } dd { (time(at)) } }
                 dt { "Active keys" } dd { (format::number(keys)) }
                 dt { "Second factors" } dd { (second_factors(&factors)) }

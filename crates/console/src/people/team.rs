@@ -7,7 +7,7 @@ use store::{Account, AccountId, DeletedPerson, Link, LinkId, LinkPurpose, Role, 
 
 use crate::page::{
     Area, Column, ConsoleError, ConsoleResult, Fields, Form, Order, Paging, SignedIn, button_form, copyable,
-    csrf_field, data_table, empty, found, or_word, parse_id, relative_time, search_input, select, table,
+    csrf_field, data_table, empty, found, or_placeholder, parse_id, relative_time, search_input, select, table,
 };
 use crate::people::find_by_id;
 
@@ -195,7 +195,7 @@ fn member_table(user: &SignedIn<'_>, accounts: &[&Account], head: Markup) -> Mar
                     td data-label="E-mail" { (account.email) }
                     td data-label="Role" { (account.role) }
                     td data-label="Joined" { (relative_time(account.created_at)) }
-                    td data-label="Last signed in" { (or_word(account.signed_in_at.map(relative_time), "never")) }
+                    td data-label="Last signed in" { (or_placeholder(account.signed_in_at.map(relative_time), "never")) }
                     td data-label="State" {
                         @if disabled { span.badge.revoked { "disabled" } } @else { span.badge.active { "active" } }
                     }

@@ -6,7 +6,7 @@ use store::{PasskeyRecord, RecoveryCode, SecondFactors};
 use crate::credentials::AuthenticatorKey;
 use crate::page::{
     Area, ConsoleError, ConsoleResponse, ConsoleResult, Draft, Form, Refusal, SignedIn, assets, csrf_field, found,
-    or_word, password_input, table, time,
+    or_placeholder, password_input, table, time,
 };
 use crate::sign_in::check_password;
 
@@ -81,7 +81,7 @@ fn passkey_table(user: &SignedIn<'_>, passkeys: &[PasskeyRecord]) -> Markup {
         [
             html! { (passkey.name) },
             time(passkey.created_at),
-            or_word(passkey.used_at.map(time), "never"),
+            or_placeholder(passkey.used_at.map(time), "never"),
             removal(user, &format!("/account/passkeys/{}/remove", passkey.id), "Remove"),
         ]
     });

@@ -149,7 +149,13 @@ impl Finder {
                 return Err(unreachable());
             }
             None => {
-                let opened = self.server.connect_for_prepared().await;
+                let open = async {
+                    let session = self.server.connect_for_prepared().await?;
+                    let prepared = timeout(session.server().timeout(), session.prepared(FIND_KEYS)).await;
+                    prepared.map_err(|_elapsed| StoreError::TimedOut)??;
+                    Ok::<_, StoreError>(session)
+                };
+                let opened = open.await;
                 self.failed_at = opened.is_err().then(Instant::now);
                 opened?
             }

@@ -164,7 +164,7 @@ impl LimitTask {
         let millis = signed(now.as_millis());
         let (of_scopes, at): ([&Value; 1], [&Value; 1]) = ([&names], [&millis]);
         let (active, in_periods): ([&Value; 2], [&Value; 2]) = ([&names, &millis], [&names, &times]);
-        // Before the transaction: there they would change the order of the statements.
+        // Statements are prepared before BEGIN: one that is prepared later would follow those that are sent meanwhile.
         let (lock, reserved, shares, spending, insert, set_shares) = tokio::try_join!(
             session.prepared(LOCK),
             session.prepared(RESERVED),
