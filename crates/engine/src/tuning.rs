@@ -356,4 +356,41 @@ mod tests {
         assert_eq!(chosen(trial(KvType::Bf16, 110.0, false)), KvType::F16);
         assert_eq!(chosen(trial(KvType::Bf16, 150.0, false)), KvType::Bf16);
     }
+
+    /// A tuning with a copy of the weights in the same folder.
+    fn tuning(model: &Path, build: &str) -> Tuning {
+        let options = Options { library_only: false, weights: WeightsChoice::Auto, gpus: None };
+        let copy = Converted::of_test(&model.with_extension(format!("{build}.gguf")));
+        let Trial { settings: choice, speed, quiet } = trial(KvType::F16, 1.0, true);
+        Tuning {
+            key: Key { build: build.into(), ..Key::new(model, options).unwrap() },
+            quiet,
+            choice,
+            speed: speed.unwrap(),
+            pieces: PIECES_NOT_TIMED,
+            copy: Some(copy),
+        }
+    }
+
+    #[test]
+    fn copies_serve_later_builds_and_go_with_their_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let models = ["one.gguf", "two.gguf"].map(|name| folder.path().join(name));
+        models.iter().for_each(|model| fs::write(model, "weights").unwrap());
+        let mut file = TuningFile::read(folder.path());
+        for model in &models {
+            file.store(tuning(model, "first")).unwrap();
+        }
+        let key = Key { build: "second".into(), ..tuning(&models[0], "other").key };
+        assert!(file.find(&key).is_none());
+        assert_eq!(file.copies(&key).count(), 1, "of the same file");
+
+        fs::remove_file(&models[1]).unwrap();
+        file.store(tuning(&models[0], "second")).unwrap();
+        let exists = |name: &str| folder.path().join(name).exists();
+        assert!(exists("one.second.gguf"));
+        assert!(!exists("one.first.gguf"), "it is superseded");
+        assert!(!exists("two.first.gguf"), "its model is gone");
+        assert_eq!(TuningFile::read(folder.path()).tunings.len(), 1);
+    }
 }

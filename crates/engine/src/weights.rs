@@ -104,6 +104,15 @@ impl Converted {
     }
 }
 
+#[cfg(test)]
+impl Converted {
+    pub(crate) fn of_test(path: &Path) -> Self {
+        fs::write(path, "a copy").unwrap();
+        let (bytes, modified_micros) = size_and_modified_micros(path).unwrap();
+        Self { path: path.into(), bytes, modified_micros }
+    }
+}
+
 pub(crate) fn size_and_modified_micros(path: &Path) -> std::io::Result<(u64, u64)> {
     let metadata = fs::metadata(path)?;
     let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
