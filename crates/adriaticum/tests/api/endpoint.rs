@@ -309,7 +309,7 @@ fn accepted(cases: &[(String, Value)]) {
         service.send(&Request::chat(&key, body.as_str())).completion();
         let asked = runtime.requests().pop().unwrap();
         let members: Vec<_> = asked.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(members, ["max_tokens", "messages", "model", "stream", "temperature"], "{asked}");
+        assert_eq!(members, ["model", "messages", "temperature", "max_tokens", "stream"], "{asked}");
         // The runtime's name for its model.
         assert_eq!((&asked["model"], &asked["stream"]), (&json!("scripted"), &json!(false)));
         for (name, value) in expected.as_object().unwrap() {
