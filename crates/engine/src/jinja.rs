@@ -125,9 +125,12 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let is_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     options.assert_all_used()?;
     let invalid = |error: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, error.to_string());
-    // The maps of JSON values are sorted, those of a template are as they were written.
     let value = match is_sorted {
-        true => Value::from(Serde(serde_json::to_value(value).map_err(|error| invalid(&error))?)),
+        true => {
+            let mut sorted = serde_json::to_value(value).map_err(|error| invalid(&error))?;
+            sorted.sort_all_objects();
+            Value::from(Serde(sorted))
+        }
         false => value.clone(),
     };
     let mut written = Vec::new();

@@ -341,7 +341,7 @@ mod tests {
             (
                 AuditAction::Limited { kind: LimitKind::RequestsPerMinute, amount: 4 },
                 "limited",
-                r#"{"amount":4,"kind":"requests-per-minute"}"#,
+                r#"{"kind":"requests-per-minute","amount":4}"#,
             ),
             (AuditAction::GaveRole { role: Role::Admin }, "gave-role", r#"{"role":"admin"}"#),
         ];
