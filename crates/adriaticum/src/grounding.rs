@@ -56,8 +56,10 @@ pub(crate) fn grounder(
     embedders: Embedders,
 ) -> Result<Option<Grounder>, CliError> {
     let Some(mode) = settings.grounding else { return Ok(None) };
-    let local =
-        || LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout, embedders.clone());
+    let local = || {
+        let search = LocalSearch::new(settings.index_folder(), expected.clone(), settings.search.timeout);
+        search.with_embedders(embedders.clone())
+    };
     let search = match (&settings.search.url, mode) {
         (Some(SearchUrl::Remote(url)), _) => {
             let remote = RemoteSearch::new(url.clone(), settings.search.timeout);

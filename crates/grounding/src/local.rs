@@ -1,13 +1,18 @@
 //! Search in the built-in index: opened once it exists, searched on a blocking thread, with a deadline.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use crate::index::{EmbeddingsServer, Hit, Index, IndexError, IndexId, QuestionVector, SentenceEncoder};
 use crate::search::SearchError;
+
+/// How often the existence of an index is checked. Every request needs to know, perhaps thousands per second; but a new
+/// index should be used immediately.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Sources of vectors.
 #[derive(Clone, Default)]
@@ -23,19 +28,29 @@ pub struct LocalSearch {
     /// The required index. Without it, searches fail.
     expected: watch::Receiver<Option<IndexId>>,
     deadline: Duration,
-    /// With embedders, passages are also found by meaning.
     embedders: Embedders,
     index: OnceLock<Arc<Index>>,
+    started: Instant,
+    /// The time of the next check, in milliseconds from `started`.
+    next_look: AtomicU64,
 }
 
 impl LocalSearch {
-    pub fn new(
-        folder: PathBuf,
-        expected: watch::Receiver<Option<IndexId>>,
-        deadline: Duration,
-        embedders: Embedders,
-    ) -> Self {
-        Self { folder, expected, deadline, embedders, index: OnceLock::new() }
+    pub fn new(folder: PathBuf, expected: watch::Receiver<Option<IndexId>>, deadline: Duration) -> Self {
+        Self {
+            folder,
+            expected,
+            deadline,
+            embedders: Embedders::default(),
+            index: OnceLock::new(),
+            started: Instant::now(),
+            next_look: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets embedders, so that passages are also found by meaning.
+    pub fn with_embedders(self, embedders: Embedders) -> Self {
+        Self { embedders, ..self }
     }
 
     /// Whether anything is indexed. A missing or unreadable index counts: it is an outage.
@@ -108,12 +123,19 @@ impl LocalSearch {
         }
     }
 
-    /// Looks for an index at each call until there is one, which takes one `stat`.
     fn open(&self) -> Result<Option<Arc<Index>>, IndexError> {
         if let Some(index) = self.index.get() {
             return Ok(Some(index.clone()));
         }
-        Ok(Index::open(&self.folder)?.map(|index| self.index.get_or_init(|| Arc::new(index)).clone()))
+        let now = self.started.elapsed();
+        if (now.as_millis() as u64) < self.next_look.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let found = Index::open(&self.folder)?;
+        if found.is_none() {
+            self.next_look.store((now + LOOK_INTERVAL).as_millis() as u64, Ordering::Relaxed);
+        }
+        Ok(found.map(|index| self.index.get_or_init(|| Arc::new(index)).clone()))
     }
 }
 
