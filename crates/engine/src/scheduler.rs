@@ -4,18 +4,20 @@
 //!
 //! Pure: time and sampled tokens come in, batches and cell operations come out.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-use std::sync::Arc;
+mod in_flight;
+mod pieces;
+
 use std::time::Instant;
 
 use chat::FinishReason;
-use serde::{Deserialize, Serialize};
 
 use crate::cache::{CellOp, PrefixCache, Scope, Sequence, Token};
 use crate::drafts::{DraftResults, Drafts, StepSeconds};
 use crate::queue::{FairQueue, Tag};
 use crate::turns::Charges;
+
+use in_flight::InFlight;
+pub(crate) use pieces::Pieces;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -36,36 +38,6 @@ pub(crate) struct Limits {
     pub(crate) sharing: Sharing,
     /// For steps in which requests generate.
     pub(crate) step_seconds: StepSeconds,
-}
-
-/// Sizes of prompt pieces, in tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pieces {
-    /// The smallest size at which prompts are computed nearly at full speed.
-    pub(crate) best: usize,
-    /// The smallest size that wastes little time, used while others wait for their next token.
-    pub(crate) smallest: usize,
-}
-
-impl Pieces {
-    pub(crate) fn are_valid(self) -> bool {
-        0 < self.smallest && self.smallest <= self.best
-    }
-
-    /// From the measured time per token of each size, in ascending order of size.
-    pub(crate) fn from_times(seconds_per_token: &[(usize, f64)]) -> Self {
-        let fastest = seconds_per_token.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
-        let within = |factor: f64| {
-            let found = seconds_per_token.iter().find(|(_, seconds)| *seconds <= fastest * factor);
-            found.map_or(1, |(size, _)| *size)
-        };
-        Self { best: within(NEARLY_AS_FAST), smallest: within(LITTLE_WASTE) }
-    }
-
-    /// The number of tokens that take this time, within the bounds of the sizes.
-    fn tokens(self, seconds: f64, seconds_per_token: f64) -> usize {
-        ((seconds / seconds_per_token) as usize / self.smallest * self.smallest).clamp(self.smallest, self.best)
-    }
 }
 
 /// Which requests share the beginnings of prompts with each other.
@@ -140,10 +112,6 @@ pub(crate) const SECONDS_PER_STEP: f64 = 0.5;
 /// the step takes without prompts. So prompts never take more than half of a slow machine's time, and on a fast machine
 /// no gap between two tokens is long enough to be noticed.
 const SECONDS_PER_GAP: f64 = 0.12;
-/// The accepted time per token of a size, relative to the fastest size.
-const NEARLY_AS_FAST: f64 = 1.03;
-const LITTLE_WASTE: f64 = 1.25;
-
 /// With fewer prompt tokens, the duration of a step says little about prompts.
 const MIN_SAMPLE_TOKENS: usize = 16;
 
@@ -185,39 +153,6 @@ struct Drafted {
     plain: usize,
     /// Tokens that the step has generated.
     generated: usize,
-}
-
-/// Running requests, by person and by key.
-#[derive(Default)]
-struct InFlight {
-    people: HashMap<Arc<str>, usize>,
-    keys: HashMap<Tag, usize>,
-}
-
-impl InFlight {
-    fn count(&self, tag: &Tag) -> (usize, usize) {
-        let count = |found: Option<&usize>| found.copied().unwrap_or(0);
-        (count(self.people.get(&tag.person)), count(self.keys.get(tag)))
-    }
-
-    fn add(&mut self, tag: &Tag) {
-        *self.people.entry(tag.person.clone()).or_default() += 1;
-        *self.keys.entry(tag.clone()).or_default() += 1;
-    }
-
-    fn remove(&mut self, tag: &Tag) {
-        decrement(&mut self.people, &tag.person);
-        decrement(&mut self.keys, tag);
-    }
-}
-
-fn decrement<Party: Eq + Hash>(counts: &mut HashMap<Party, usize>, party: &Party) {
-    if let Some(count) = counts.get_mut(party) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(party);
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

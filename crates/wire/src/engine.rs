@@ -35,9 +35,8 @@ pub fn models(model: &str, context: usize, device: Option<&str>) -> Vec<u8> {
     json!({ "object": "list", "data": [model] }).to_string().into_bytes()
 }
 
-/// The engine's gauges, and its counters since it started. An older engine leaves out the newer ones.
+/// The engine's gauges, and its counters since it started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Status {
     pub model: String,
     /// In tokens, prompt and completion together.

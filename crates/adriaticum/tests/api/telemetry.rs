@@ -160,7 +160,7 @@ fn metrics_cover_the_process_and_our_own_engines() {
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 3, "waiting": 1, "cells": 8192, "cells_used": 700, "cells_shared": 200,
-        "threads": 2, "gpu_layers": 31, "gpu_memory": 8_000_000_000_u64, "steps": 10, "generating_steps": 8,
+        "tokenizing": 0, "threads": 2, "gpu_layers": 31, "gpu_memory": 8_000_000_000_u64, "steps": 10, "generating_steps": 8,
         "slow_generating_steps": 1, "step_tokens": 250, "decoding_seconds": 1.5, "sampling_seconds": 0.25,
         "prompt_tokens": 400, "shared_tokens": 100, "generated_tokens": 90, "cancelled": 2,
     });

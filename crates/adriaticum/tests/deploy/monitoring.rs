@@ -27,7 +27,9 @@ fn engine_metrics() -> String {
     let status = json!({
         "data": [{ "id": "small", "owned_by": "adriaticum" }],
         "model": "small", "context": 2048, "running": 0, "waiting": 0, "cells": 1, "cells_used": 0, "cells_shared": 0,
-        "steps": 0, "step_tokens": 0, "prompt_tokens": 0, "shared_tokens": 0, "generated_tokens": 0, "cancelled": 0,
+        "tokenizing": 0, "threads": 1, "gpu_layers": 0, "gpu_memory": 0, "generating_steps": 0,
+        "slow_generating_steps": 0, "decoding_seconds": 0.0, "sampling_seconds": 0.0, "steps": 0, "step_tokens": 0,
+        "prompt_tokens": 0, "shared_tokens": 0, "generated_tokens": 0, "cancelled": 0,
     });
     runtime.set_health_behaviour(Behaviour::Respond(200, status.to_string()));
     let service = ADRIATICUM.service_with(&[&runtime]).start();

@@ -77,7 +77,7 @@ impl<'a> SignedIn<'a> {
         self.bare_page(area, title, html! { (heading(title, actions)) (content) })
     }
 
-    /// For content with a heading of its own.
+    /// For content that has its own heading.
     pub(crate) fn bare_page(&self, area: Area, title: &str, content: Markup) -> ConsoleResponse {
         ConsoleResponse::page(layout::page(self, area, title, content))
     }
